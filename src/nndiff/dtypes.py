@@ -1,0 +1,114 @@
+"""Element types: every dtype a checkpoint can hold, without torch and without ml_dtypes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["float", "int", "bool", "complex", "opaque"]
+
+
+@dataclass(frozen=True)
+class DType:
+    """Name one element type and how its bytes become numbers.
+
+    `storage` is the NumPy type the bytes are held in. For float types NumPy does not have
+    (bfloat16, the float8 kinds) it is an unsigned integer, and `decode` gives the numbers.
+    """
+
+    name: str
+    storage: np.dtype[Any]
+    kind: Kind
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one element."""
+        return self.storage.itemsize
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether values are whole numbers that must agree exactly."""
+        return self.kind in ("int", "bool", "opaque")
+
+    def decode(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """Return the numbers behind raw elements, in a NumPy type that holds them exactly."""
+        if self.name == "bfloat16":
+            return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if self.name in _FLOAT8:
+            return _float8_table(self.name)[raw]
+        return raw
+
+
+# exponent bits, mantissa bits, exponent bias, which codes are not numbers
+_FLOAT8: dict[str, tuple[int, int, int, str]] = {
+    "float8_e4m3fn": (4, 3, 7, "fn"),
+    "float8_e5m2": (5, 2, 15, "ieee"),
+    "float8_e4m3fnuz": (4, 3, 8, "fnuz"),
+    "float8_e5m2fnuz": (5, 2, 16, "fnuz"),
+    "float8_e8m0fnu": (8, 0, 127, "e8m0"),
+}
+
+
+@lru_cache(maxsize=None)
+def _float8_table(name: str) -> NDArray[np.float32]:
+    """Return the 256 values of a float8 kind, by its bit layout."""
+    exponent_bits, mantissa_bits, bias, special = _FLOAT8[name]
+    codes = np.arange(256)
+    if special == "e8m0":
+        values = np.ldexp(1.0, codes - bias)
+        values[255] = np.nan
+        return values.astype(np.float32)
+    exponent = (codes >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    mantissa = codes & ((1 << mantissa_bits) - 1)
+    normal = np.ldexp(1.0 + mantissa / (1 << mantissa_bits), exponent - bias)
+    subnormal = np.ldexp(mantissa / (1 << mantissa_bits), 1 - bias)
+    values = np.where(exponent == 0, subnormal, normal)
+    values = np.where(codes & 0x80, -values, values)
+    if special == "fn":
+        values[[0x7F, 0xFF]] = np.nan
+    elif special == "fnuz":
+        values[0x80] = np.nan
+    else:
+        top = exponent == (1 << exponent_bits) - 1
+        values = np.where(top & (mantissa == 0), np.copysign(np.inf, values), values)
+        values = np.where(top & (mantissa != 0), np.nan, values)
+    return values.astype(np.float32)
+
+
+def _table() -> dict[str, DType]:
+    rows: list[tuple[str, str, Kind]] = [
+        ("float64", "<f8", "float"),
+        ("float32", "<f4", "float"),
+        ("float16", "<f2", "float"),
+        ("bfloat16", "<u2", "float"),
+        *((name, "u1", "float") for name in _FLOAT8),  # type: ignore[list-item]  # literal in a generator
+        ("int64", "<i8", "int"),
+        ("int32", "<i4", "int"),
+        ("int16", "<i2", "int"),
+        ("int8", "i1", "int"),
+        ("uint64", "<u8", "int"),
+        ("uint32", "<u4", "int"),
+        ("uint16", "<u2", "int"),
+        ("uint8", "u1", "int"),
+        ("bool", "u1", "bool"),
+        ("complex128", "<c16", "complex"),
+        ("complex64", "<c8", "complex"),
+    ]
+    return {name: DType(name, np.dtype(storage), kind) for name, storage, kind in rows}
+
+
+DTYPES: dict[str, DType] = _table()
+
+
+def opaque(name: str) -> DType:
+    """Return a type whose elements are single bytes nndiff compares but does not interpret."""
+    return DType(name, np.dtype("u1"), "opaque")
+
+
+def from_numpy(dtype: np.dtype[Any]) -> DType | None:
+    """Return the element type of a NumPy (or ml_dtypes) dtype, or None where there is none."""
+    return DTYPES.get(dtype.name)

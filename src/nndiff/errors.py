@@ -1,0 +1,58 @@
+"""What can go wrong, and the exit status each trouble ends with.
+
+    NndiffError                 the root: everything nndiff raises on purpose (exit 2)
+    ├── UsageError              the call itself makes no sense
+    ├── SourceError             a file or object cannot be read; names it and the trouble
+    │   └── UnsafeFileError     reading on would take too much memory, disk or trust
+    ├── AlignmentError          rules that cannot be applied to these names
+    ├── ReportError             a report cannot be written or read back
+    ├── ModelError              a model cannot be built, fed or run
+    └── MissingExtraError       an optional package is needed; carries the pip line
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class NndiffError(Exception):
+    """Be the root of every error nndiff raises on purpose."""
+
+    exit_code = 2
+
+
+class UsageError(NndiffError):
+    """Say that the call itself makes no sense."""
+
+
+class SourceError(NndiffError):
+    """Say that a source cannot be read, and why."""
+
+    def __init__(self, source: str | os.PathLike[str], trouble: str) -> None:
+        self.source = os.fspath(source)
+        self.trouble = trouble
+        super().__init__(f"{self.source}: {trouble}")
+
+
+class UnsafeFileError(SourceError):
+    """Say that reading on would take more memory, disk or trust than the file deserves."""
+
+
+class AlignmentError(NndiffError):
+    """Say that naming rules cannot be applied."""
+
+
+class ReportError(NndiffError):
+    """Say that a report cannot be written or read back."""
+
+
+class ModelError(NndiffError):
+    """Say that a model cannot be built, fed or run."""
+
+
+class MissingExtraError(NndiffError):
+    """Say which optional package is missing and how to get it."""
+
+    def __init__(self, package: str, purpose: str, extra: str) -> None:
+        self.package = package
+        super().__init__(f"{package} is needed {purpose} and is not installed: pip install 'nndiff[{extra}]'")

@@ -1,0 +1,198 @@
+"""Files as windows: bounded, checked byte ranges that are read without loading the whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tempfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from nndiff.errors import SourceError
+
+_OPEN_AT_ONCE = 128  # a folder may hold ten thousand files, a process may open about a thousand
+
+
+class OpenFile:
+    """Hold one file descriptor and close it with the last user."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+_cache: OrderedDict[int, OpenFile] = OrderedDict()
+
+
+class RegularFile:
+    """Name a regular file; open it when first needed, and again if it was closed meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            info = os.stat(path)
+        except OSError as error:
+            raise SourceError(path, _reason(error)) from None
+        except ValueError:
+            raise SourceError(path.replace("\0", "\\0"), "not a file name") from None
+        if not stat.S_ISREG(info.st_mode):
+            raise SourceError(path, f"not a regular file but {_kind_of(info.st_mode)}")
+        self.size = info.st_size
+        self._identity = (info.st_dev, info.st_ino)
+
+    def open(self) -> OpenFile:
+        """Return the open file; keep it while you read."""
+        found = _cache.get(id(self))
+        if found is None:
+            found = self._open()
+            _cache[id(self)] = found
+            while len(_cache) > _OPEN_AT_ONCE:
+                _cache.popitem(last=False)
+        else:
+            _cache.move_to_end(id(self))
+        return found
+
+    def _open(self) -> OpenFile:
+        try:
+            opened = OpenFile(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            raise SourceError(self.path, _reason(error)) from None
+        info = os.fstat(opened.fd)
+        if (info.st_dev, info.st_ino) != self._identity:
+            raise SourceError(self.path, "the file was replaced while it was being read")
+        return opened
+
+    def __del__(self) -> None:
+        if _cache is not None:  # None while the interpreter shuts down
+            _cache.pop(id(self), None)
+
+
+class TemporaryFile(RegularFile):
+    """Hold bytes that had to be decompressed, on disk, gone with the last user."""
+
+    def __init__(self, origin: str) -> None:
+        self.path = origin
+        self.size = 0
+        fd, name = tempfile.mkstemp(prefix="nndiff-")
+        os.unlink(name)
+        self._opened = OpenFile(fd)
+
+    def open(self) -> OpenFile:
+        """Return the open file."""
+        return self._opened
+
+    def append(self, chunk: bytes) -> None:
+        """Write more bytes to the end."""
+        try:
+            while chunk:
+                chunk = chunk[os.pwrite(self._opened.fd, chunk, self.size) :]
+                self.size = os.fstat(self._opened.fd).st_size
+        except OSError as error:
+            raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
+
+    def __del__(self) -> None:
+        """Leave closing to the OpenFile."""
+
+
+class Window:
+    """Name a byte range of a file, checked against the file's size."""
+
+    def __init__(self, file: RegularFile, start: int = 0, size: int | None = None) -> None:
+        size = file.size - start if size is None else size
+        if start < 0 or size < 0 or start + size > file.size:
+            raise SourceError(file.path, f"claims bytes {start} to {start + size} of a file of {file.size} bytes")
+        self.file = file
+        self.start = start
+        self.size = size
+
+    @property
+    def path(self) -> str:
+        """Return the path for messages."""
+        return self.file.path
+
+    def sub(self, start: int, size: int) -> Window:
+        """Return a window inside this one."""
+        if start < 0 or size < 0 or start + size > self.size:
+            raise SourceError(self.path, f"claims bytes {start} to {start + size} of a part of {self.size} bytes")
+        return Window(self.file, self.start + start, size)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Return exactly these bytes."""
+        buffer = bytearray(size)
+        self.read_into(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def head(self, size: int) -> bytes:
+        """Return up to this many first bytes."""
+        return self.read(0, min(size, self.size))
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill a buffer from here, or say that the file ended."""
+        if start < 0 or start + len(buffer) > self.size:
+            raise SourceError(self.path, f"ends after {self.size} bytes, {start + len(buffer)} are claimed")
+        opened = self.file.open()
+        position = self.start + start
+        while buffer:
+            try:
+                count = os.preadv(opened.fd, [buffer], position)
+            except OSError as error:
+                raise SourceError(self.path, _reason(error)) from None
+            if count == 0:
+                raise SourceError(self.path, "became shorter while it was being read")
+            buffer = buffer[count:]
+            position += count
+
+    def chunks(self, size: int = 1 << 20) -> Iterator[bytes]:
+        """Yield the bytes piece by piece."""
+        for start in range(0, self.size, size):
+            yield self.read(start, min(size, self.size - start))
+
+    def stream(self) -> BinaryIO:
+        """Return a seekable file object over the window, for the standard library's readers."""
+        return io.BufferedReader(_WindowIO(self), 1 << 16)
+
+
+class _WindowIO(io.RawIOBase):
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._window.size}[whence]
+        if base + offset < 0:
+            raise OSError("seek before the start")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed wants any buffer
+        count = max(0, min(len(buffer), self._window.size - self._position))
+        self._window.read_into(self._position, memoryview(buffer)[:count])
+        self._position += count
+        return count
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _kind_of(mode: int) -> str:
+    for test, name in (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    ):
+        if test(mode):
+            return name
+    return "something else"

@@ -1,0 +1,59 @@
+"""The numbers of one pair, each with its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NAN = float("nan")
+
+# The relative tolerances at which the needed absolute tolerance is kept, so that a saved
+# result can be judged again at any of them without reading a tensor.
+ENVELOPE_RTOLS: tuple[float, ...] = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Hold every number of one pair.
+
+    With r the reference, c the candidate and d = c - r. Numbers of a pair (d, products) are over
+    the elements that are finite on both sides; numbers of one side (mean, std, min, max) over the
+    elements finite on that side. NaN stands for "undefined" (no such element, no variance). Complex
+    numbers: maxima, percentiles and tolerance use the modulus; means, stds, min and max are those of
+    the modulus (of d: the modulus of d); cosine and correlation take a complex number as two real ones.
+    """
+
+    count: int  # elements
+    unequal: int  # elements that are not the same value; NaN is the same as NaN, inf as inf
+    mismatched: int  # elements out of tolerance, or not finite on one side and not the same on the other
+    nonfinite_ref: int  # NaN or inf in the reference
+    nonfinite_cand: int
+    nonfinite_unequal: int  # places where one side is not finite and the other is not the same
+    max_abs: float  # largest |d|
+    max_abs_index: tuple[int, ...] | None  # where, first place in C order; None where nothing is finite
+    max_rel: float  # largest |d| / |r|; inf where r is 0 and d is not
+    mean_abs: float  # mean |d|, also called MAE
+    mse: float  # mean d^2
+    rmse: float
+    rel_mse: float  # sum d^2 / sum r^2
+    rel_mae: float  # sum |d| / sum |r|
+    l2: float  # sqrt(sum d^2)
+    rel_l2: float  # l2 / sqrt(sum r^2)
+    cosine: float
+    correlation: float  # Pearson's
+    sqnr_db: float  # 10 log10(sum r^2 / sum d^2); inf where d is all zero
+    p50: float  # percentiles of |d|, as numpy.percentile
+    p90: float
+    p95: float
+    p99: float
+    ref_mean: float
+    ref_std: float  # population, as numpy.std
+    ref_min: float
+    ref_max: float
+    cand_mean: float
+    cand_std: float
+    cand_min: float
+    cand_max: float
+    diff_mean: float  # mean of the signed d
+    diff_std: float
+    needed_tolerance: float  # smallest t that passes as atol = rtol = t; inf where no tolerance would
+    envelope: tuple[float, ...]  # for each of ENVELOPE_RTOLS the smallest atol that passes

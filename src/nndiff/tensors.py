@@ -1,0 +1,200 @@
+"""Named tensors that are known before they are read: TensorRef and where its bytes are."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nndiff.dtypes import DType
+from nndiff.files import Window
+
+Shape = tuple[int, ...]
+
+
+class Data(Protocol):
+    """Reach the elements of one tensor, in C order whatever their order in the file."""
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the raw elements from start to stop as a flat array."""
+
+
+@dataclass(frozen=True)
+class FileData:
+    """Hold elements that lie in C order in a file: read with pread, never mapped whole."""
+
+    window: Window
+    storage: np.dtype[Any]
+    swapped: bool = False  # stored in the other byte order
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the raw elements from start to stop as a flat array."""
+        out = np.empty(stop - start, self.storage)
+        if out.nbytes:
+            self.window.read_into(start * self.storage.itemsize, memoryview(out).cast("B"))
+        return out.byteswap(inplace=True) if self.swapped else out
+
+
+@dataclass(frozen=True)
+class StridedFileData:
+    """Hold a strided view of a storage in a file: mapped, gathered in pieces, pages let go."""
+
+    window: Window  # the whole storage
+    storage: np.dtype[Any]
+    offset: int  # in elements
+    shape: Shape
+    strides: tuple[int, ...]  # in elements
+    swapped: bool = False
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the raw elements from start to stop as a flat array."""
+        first = self.window.start + self.offset * self.storage.itemsize
+        skew = first % mmap.ALLOCATIONGRANULARITY
+        opened = self.window.file.open()
+        end = self.window.start + self.window.size
+        with mmap.mmap(opened.fd, end - first + skew, access=mmap.ACCESS_READ, offset=first - skew) as pages:
+            flat = np.frombuffer(pages, np.uint8)[skew:]
+            view = np.ndarray(
+                self.shape,
+                self.storage,
+                buffer=flat.data,
+                strides=tuple(stride * self.storage.itemsize for stride in self.strides),
+            )
+            out = take(view, start, stop).copy()
+            del view, flat
+        return out.byteswap(inplace=True) if self.swapped else out
+
+
+@dataclass(frozen=True)
+class MemoryData:
+    """Hold elements that are in memory already, raw, of any strides."""
+
+    array: NDArray[Any]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the raw elements from start to stop as a flat array."""
+        return take(self.array, start, stop)
+
+
+class LateData:
+    """Hold elements that must first be made (unpacked, put together), when they are first read."""
+
+    def __init__(self, make: Callable[[], Data]) -> None:
+        self._make = make
+        self._data: Data | None = None
+
+    def settle(self) -> Data:
+        """Return the data behind, made once."""
+        if self._data is None:
+            self._data = self._make()
+        return self._data
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the raw elements from start to stop as a flat array."""
+        return self.settle().read(start, stop)
+
+
+class NoData:
+    """Stand for elements that were never kept: a tensor of the meta device, a recording of digests."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Refuse: callers ask `TensorRef.missing` first."""
+        raise LookupError(self.why)
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """Know a tensor's name, shape and dtype; read its elements on demand."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    data: Data = field(repr=False, compare=False)
+    storage_id: object = field(default=None, repr=False, compare=False)  # equal for views of one storage
+    meta: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes its elements take."""
+        return self.count * self.dtype.itemsize
+
+    @property
+    def missing(self) -> str | None:
+        """Say why there are no elements to read, or None where there are."""
+        return self.data.why if isinstance(self.data, NoData) else None
+
+    def renamed(self, name: str) -> TensorRef:
+        """Return the same tensor under another name."""
+        return replace(self, name=name)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return raw elements from start to stop, flat, in C order."""
+        return self.data.read(start, stop)
+
+    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+        """Yield the raw elements in flat blocks."""
+        for start in range(0, self.count, size):
+            yield self.read(start, min(start + size, self.count))
+
+    def numpy(self) -> NDArray[Any]:
+        """Return the whole tensor as numbers (bfloat16 and float8 as float32)."""
+        numbers = self.dtype.decode(self.read(0, self.count)).reshape(self.shape)
+        return numbers.astype(bool) if self.dtype.kind == "bool" else numbers
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return C-order strides in elements."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Tell whether strides are C order; an axis of one element may have any stride."""
+    if math.prod(shape) == 0:
+        return True
+    wanted = contiguous_strides(shape)
+    return all(size == 1 or have == want for size, have, want in zip(shape, strides, wanted, strict=True))
+
+
+def take(view: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+    """Return elements start to stop of a view in C order, copying no more than those."""
+    if view.flags.c_contiguous:
+        return view.reshape(-1)[start:stop]
+    pieces = list(_pieces(view, start, stop))
+    return np.concatenate(pieces) if pieces else np.empty(0, view.dtype)
+
+
+def _pieces(view: NDArray[Any], start: int, stop: int) -> Iterator[NDArray[Any]]:
+    if start >= stop:
+        return
+    if view.ndim == 1:
+        yield view[start:stop]
+        return
+    inner = view.size // view.shape[0]
+    first, last = -(-start // inner), stop // inner
+    if first > last:  # the range lies inside one row
+        yield from _pieces(view[last], start - last * inner, stop - last * inner)
+        return
+    if start < first * inner:
+        yield from _pieces(view[first - 1], start - (first - 1) * inner, inner)
+    if first < last:
+        yield view[first:last].reshape(-1)
+    if stop > last * inner:
+        yield from _pieces(view[last], 0, stop - last * inner)

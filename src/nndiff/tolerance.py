@@ -1,0 +1,74 @@
+"""Tolerance as a value that knows where it came from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from nndiff.dtypes import DType
+from nndiff.errors import UsageError
+
+DEFAULT_ATOL = 1e-5
+DEFAULT_RTOL = 1e-5
+
+# (rtol, atol) by dtype: the defaults of torch.testing.assert_close, which are about the square
+# root of the type's precision. The less precise side of a pair decides.
+_AUTO: dict[str, tuple[float, float]] = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+    # torch.testing has no entry for the float8 kinds: one unit of their last place.
+    "float8_e4m3fn": (1.25e-1, 1e-5),
+    "float8_e4m3fnuz": (1.25e-1, 1e-5),
+    "float8_e5m2": (2.5e-1, 1e-5),
+    "float8_e5m2fnuz": (2.5e-1, 1e-5),
+    "float8_e8m0fnu": (0.0, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Judge |candidate - reference| <= atol + rtol * |reference|, as torch.allclose does.
+
+    Whole numbers and booleans know no rounding: for them rtol is not used and atol is, so
+    that the defaults demand equality and a step of one must be asked for.
+    """
+
+    atol: float = DEFAULT_ATOL
+    rtol: float = DEFAULT_RTOL
+    origin: str = "default"
+
+    def __post_init__(self) -> None:
+        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
+            if not (value >= 0 and math.isfinite(value)):
+                raise UsageError(f"{name} must be a finite number of zero or more, not {value}")
+
+    def for_pair(self, reference: DType, candidate: DType) -> tuple[float, float]:
+        """Return (atol, rtol) for a pair of these dtypes."""
+        if reference.exact and candidate.exact:
+            return (0.0 if self.origin == "auto" else self.atol, 0.0)
+        if self.origin != "auto":
+            return self.atol, self.rtol
+        rows = [_AUTO[dtype.name] for dtype in (reference, candidate) if dtype.name in _AUTO]
+        return max(atol for _, atol in rows), max(rtol for rtol, _ in rows)
+
+
+AUTO = Tolerance(0.0, 0.0, "auto")
+
+
+def choose(atol: float | None, rtol: float | None, tolerance: str | None = None) -> Tolerance:
+    """Return the tolerance asked for; one number given leaves the other at its default."""
+    if tolerance == "auto":
+        if atol is not None or rtol is not None:
+            raise UsageError("--tolerance auto chooses atol and rtol by dtype: give one or the other, not both")
+        return AUTO
+    if tolerance is not None:
+        raise UsageError(f"unknown tolerance {tolerance!r}: the known one is 'auto'")
+    if atol is None and rtol is None:
+        return Tolerance()
+    return Tolerance(
+        DEFAULT_ATOL if atol is None else atol, DEFAULT_RTOL if rtol is None else rtol, "given"
+    )

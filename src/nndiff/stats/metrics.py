@@ -24,7 +24,9 @@ class Metrics:
 
     count: int  # elements
     unequal: int  # elements that are not the same value; NaN is the same as NaN, inf as inf
-    mismatched: int  # elements out of tolerance, or not finite on one side and not the same on the other
+    # elements out of tolerance, or not finite on one side and not the same on the other; None in a
+    # result judged again at a tolerance it was not measured with
+    mismatched: int | None
     nonfinite_ref: int  # NaN or inf in the reference
     nonfinite_cand: int
     nonfinite_unequal: int  # places where one side is not finite and the other is not the same

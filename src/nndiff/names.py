@@ -1,0 +1,127 @@
+"""Names of tensors: natural order, patterns, groups, wrapper prefixes, safe printing."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from nndiff.dtypes import DType
+from nndiff.errors import UsageError
+
+# What wrappers put around a model. The first kind stands anywhere in a path, because inner
+# modules are wrapped too; the second only in front, because models have parts of that name.
+_ANYWHERE = frozenset(
+    ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_fpw_module")
+)
+_IN_FRONT = ("base_model.model", "module", "model")
+
+_BUFFER_ENDINGS = frozenset(
+    (
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+        "inv_freq",
+        "original_inv_freq",
+        "position_ids",
+        "token_type_ids",
+        "masked_bias",
+        "attn_mask",
+        "causal_mask",
+        "fb",
+        "window",
+    )
+)
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that puts layer 9 before layer 10."""
+    return tuple(
+        (0, int(part), "") if part.isascii() and part.isdigit() and len(part) < 20 else (1, 0, part)
+        for part in _DIGITS.split(name)
+    )
+
+
+def strip_wrappers(name: str) -> str:
+    """Return the name without what DDP, FSDP, torch.compile, PEFT and their kind put around it."""
+    parts = [part for part in name.split(".") if part not in _ANYWHERE]
+    bare = ".".join(parts)
+    while True:
+        for prefix in _IN_FRONT:
+            if bare.startswith(prefix + ".") and len(bare) > len(prefix) + 1:
+                bare = bare[len(prefix) + 1 :]
+                break
+        else:
+            return bare
+
+
+def looks_trainable(name: str, dtype: DType) -> bool:
+    """Guess whether a tensor is a parameter: of a float type and not named as buffers are."""
+    return dtype.kind in ("float", "complex") and name.rsplit(".", 1)[-1] not in _BUFFER_ENDINGS
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        if pattern.startswith("re:"):
+            return re.compile(pattern[3:])
+        return re.compile(fnmatch.translate(pattern))
+    except re.error as error:
+        raise UsageError(f"pattern {pattern!r} is not a regular expression: {error}") from None
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Tell whether a pattern names this tensor.
+
+    A pattern is a shell pattern over the whole name (`*.bias`), a module's path, which stands for
+    all below it (`encoder.layers.0`), or a regular expression found anywhere (`re:layers\\.[0-3]\\.`).
+    """
+    if pattern.startswith("re:"):
+        return _compiled(pattern).search(name) is not None
+    return name == pattern or name.startswith(pattern + ".") or _compiled(pattern).match(name) is not None
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Tell whether one of the patterns names this tensor, as written or without its wrappers."""
+    bare = strip_wrappers(name)
+    return any(matches(name, pattern) or matches(bare, pattern) for pattern in patterns)
+
+
+def selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Tell whether a name is let in by `include` (empty: all) and not shut out by `exclude`."""
+    if include and not matches_any(name, include):
+        return False
+    return not matches_any(name, exclude)
+
+
+def parse_groups(specs: Iterable[str]) -> dict[str, str]:
+    """Return {name: pattern} of `NAME=PATTERN` options."""
+    groups: dict[str, str] = {}
+    for spec in specs:
+        name, equals, pattern = spec.partition("=")
+        if not (name and equals and pattern):
+            raise UsageError(f"--group {spec!r} is not NAME=PATTERN, for example head=classifier.*")
+        if name in groups:
+            raise UsageError(f"--group {name!r} is given twice")
+        _compiled(pattern)
+        groups[name] = pattern
+    return groups
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """Return text that cannot move the cursor, change colours or turn the writing direction."""
+    safe = "".join(char if _harmless(char) else _escape(char) for char in text)
+    if limit is not None and len(safe) > limit:
+        return safe[: limit - 1] + "…"
+    return safe
+
+
+def _harmless(char: str) -> bool:
+    return " " <= char <= "~" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")

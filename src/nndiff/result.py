@@ -1,0 +1,261 @@
+"""The result of a comparison: computed once, only read by whatever shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nndiff.judge import rejudge
+from nndiff.names import matches_any
+from nndiff.stats.metrics import Metrics
+from nndiff.tensors import Shape
+from nndiff.tolerance import Tolerance
+from nndiff.verdict import Outcome, Verdict, outcome
+
+
+@dataclass(frozen=True)
+class Side:
+    """Describe one source that took part."""
+
+    label: str
+    kind: str
+    tensors: int
+    elements: int  # of all tensors: the parameter count, buffers included
+    trainable: int  # elements of tensors that look like parameters
+    nbytes: int
+    notes: tuple[str, ...] = ()  # what the reader should know: parts of the file that were not compared, ...
+    meta: Mapping[str, Any] = field(default_factory=dict)  # plain facts from the file itself
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Hold two tensors that belong together, their numbers and the verdict."""
+
+    candidate: str  # label of the candidate this pair is about
+    reference_name: str
+    candidate_name: str
+    matched_by: str  # name, prefix, rename, map, ...
+    verdict: Verdict
+    shape: tuple[Shape, Shape]
+    dtype: tuple[str, str]
+    order: int
+    metrics: Metrics | None = None
+    atol: float = 0.0  # the tolerance this pair was judged at
+    rtol: float = 0.0
+    slot: str | None = None  # recordings: output, input, grad_output, param_grad, ...
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name it goes by: the reference's."""
+        return self.reference_name
+
+    @property
+    def severity(self) -> tuple[int, float]:
+        """Return a key that sorts the worst first when reversed."""
+        rank = list(_WORST_LAST).index(self.verdict)
+        return rank, self.metrics.needed_tolerance if self.metrics else 0.0
+
+
+_WORST_LAST = (
+    Verdict.IDENTICAL,
+    Verdict.CLOSE,
+    Verdict.NOT_COMPARED,
+    Verdict.DIFFERENT,
+    Verdict.NOT_FINITE,
+    Verdict.SHAPE,
+)
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Name a tensor without a partner."""
+
+    candidate: str  # label of the candidate of the comparison it was left over in
+    side: str  # "reference" or "candidate"
+    name: str
+    shape: Shape
+    dtype: str
+    hint: str = ""  # did you mean ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Name a cause with its evidence and, where possible, the repair."""
+
+    cause: str
+    where: tuple[str, ...]
+    evidence: str
+    repair: str
+    confidence: float
+    harmless: bool = False
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Count verdicts."""
+
+    pairs: int
+    identical: int
+    close: int
+    different: int
+    shape: int
+    not_finite: int
+    not_compared: int
+    only_reference: int
+    only_candidate: int
+
+    @property
+    def matched(self) -> int:
+        """Return how many pairs are the same."""
+        return self.identical + self.close
+
+    @property
+    def match_rate(self) -> float:
+        """Return the share of pairs that are the same; 0 where there are none."""
+        return self.matched / self.pairs if self.pairs else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Hold everything a comparison found out."""
+
+    kind: str  # checkpoint, recording, run or modes
+    reference: Side
+    candidates: tuple[Side, ...]
+    tolerance: Tolerance
+    pairs: tuple[Pair, ...]
+    leftovers: tuple[Leftover, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    first_divergence: Mapping[str, Any] | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict of the whole: identical, close, different or nothing compared."""
+        return self.outcome.value
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit status the comparison ends with."""
+        return self.outcome.exit_code
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the judgement of the whole: that of its worst candidate."""
+        outcomes = [self.outcome_of(side.label) for side in self.candidates]
+        if not outcomes or all(each is Outcome.NOTHING for each in outcomes):
+            return Outcome.NOTHING
+        if Outcome.DIFFERENT in outcomes or Outcome.NOTHING in outcomes:
+            return Outcome.DIFFERENT
+        return Outcome.CLOSE if Outcome.CLOSE in outcomes else Outcome.IDENTICAL
+
+    def outcome_of(self, candidate: str) -> Outcome:
+        """Return the judgement of one candidate."""
+        pairs = [pair for pair in self.pairs if pair.candidate == candidate]
+        leftovers = sum(left.candidate == candidate for left in self.leftovers)
+        compared = sum(pair.metrics.count for pair in pairs if pair.metrics)
+        return outcome((pair.verdict for pair in pairs), leftovers, compared)
+
+    @property
+    def totals(self) -> Totals:
+        """Return the counts over all candidates."""
+        return count(self.pairs, self.leftovers)
+
+    def totals_of(self, candidate: str) -> Totals:
+        """Return the counts of one candidate."""
+        return count(
+            (pair for pair in self.pairs if pair.candidate == candidate),
+            (left for left in self.leftovers if left.candidate == candidate),
+        )
+
+    def totals_of_group(self, group: str) -> Totals:
+        """Return the counts of the tensors a group's pattern names."""
+        pattern = self.groups[group]
+        return count(
+            (pair for pair in self.pairs if matches_any(pair.name, (pattern,))),
+            (left for left in self.leftovers if matches_any(left.name, (pattern,))),
+        )
+
+    @property
+    def only_reference(self) -> tuple[str, ...]:
+        """Return the names found in the reference alone."""
+        return tuple(dict.fromkeys(left.name for left in self.leftovers if left.side == "reference"))
+
+    @property
+    def only_candidate(self) -> tuple[str, ...]:
+        """Return the names found in a candidate alone."""
+        return tuple(dict.fromkeys(left.name for left in self.leftovers if left.side == "candidate"))
+
+    @property
+    def needed_tolerance(self) -> float | None:
+        """Return the smallest t at which every pair passes as atol = rtol = t; None if none does."""
+        needed = 0.0
+        for pair in self.pairs:
+            if pair.metrics is None or pair.metrics.needed_tolerance == float("inf"):
+                return None
+            exact = pair.metrics.unequal and pair.rtol == 0 != self.tolerance.rtol
+            needed = max(needed, pair.metrics.max_abs if exact else pair.metrics.needed_tolerance)
+        return needed if self.pairs and not self.leftovers else None
+
+    def worst(self, top: int | None = None) -> list[Pair]:
+        """Return the pairs that are not identical, worst first."""
+        rows = [pair for pair in self.pairs if pair.verdict is not Verdict.IDENTICAL]
+        return sorted(rows, key=lambda pair: pair.severity, reverse=True)[:top]
+
+    def judged_at(self, tolerance: Tolerance) -> Comparison:
+        """Return the same numbers judged at another tolerance."""
+        return replace(self, tolerance=tolerance, pairs=tuple(_rejudged(pair, tolerance) for pair in self.pairs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data, ready for JSON."""
+        from nndiff import result_json
+
+        return result_json.to_dict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result as JSON, whole or not at all."""
+        from nndiff.reports import write_report
+
+        write_report(self, f"json:{path}")
+
+    def html(self, path: str | Path) -> None:
+        """Write the result as one html page, whole or not at all."""
+        from nndiff.reports import write_report
+
+        write_report(self, f"html:{path}")
+
+
+def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
+    """Count verdicts and leftovers."""
+    verdicts = Counter(pair.verdict for pair in pairs)
+    sides = Counter(left.side for left in leftovers)
+    return Totals(
+        pairs=sum(verdicts.values()),
+        identical=verdicts[Verdict.IDENTICAL],
+        close=verdicts[Verdict.CLOSE],
+        different=verdicts[Verdict.DIFFERENT],
+        shape=verdicts[Verdict.SHAPE],
+        not_finite=verdicts[Verdict.NOT_FINITE],
+        not_compared=verdicts[Verdict.NOT_COMPARED],
+        only_reference=sides["reference"],
+        only_candidate=sides["candidate"],
+    )
+
+
+def _rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
+    from nndiff.dtypes import DTYPES, opaque
+
+    if pair.metrics is None:
+        return pair
+    reference, candidate = (DTYPES.get(name) or opaque(name) for name in pair.dtype)
+    atol, rtol = tolerance.for_pair(reference, candidate)
+    if (atol, rtol) == (pair.atol, pair.rtol):
+        return pair
+    verdict, note = rejudge(pair.metrics, pair.dtype[0] == pair.dtype[1], atol, rtol)
+    metrics = replace(pair.metrics, mismatched=0 if verdict.passed else None)
+    return replace(pair, verdict=verdict, metrics=metrics, atol=atol, rtol=rtol, note=note or pair.note)

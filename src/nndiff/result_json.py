@@ -1,0 +1,184 @@
+"""The result as JSON and back: format `nndiff.comparison`.
+
+Version 1: the first. NaN is null, infinities are the strings "inf" and "-inf".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from nndiff.errors import ReportError
+from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals
+from nndiff.stats.metrics import NAN, Metrics
+from nndiff.tolerance import Tolerance
+from nndiff.verdict import Verdict
+
+FORMAT = "nndiff.comparison"
+VERSION = 1
+
+
+def to_dict(comparison: Comparison) -> dict[str, Any]:
+    """Return the result as plain data, ready for JSON."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": comparison.kind,
+        "reference": _plain(dataclasses.asdict(comparison.reference)),
+        "candidates": [_candidate(comparison, side) for side in comparison.candidates],
+        "verdict": comparison.verdict,
+        "exit_code": comparison.exit_code,
+        "tolerance": dataclasses.asdict(comparison.tolerance),
+        "needed_tolerance": comparison.needed_tolerance,
+        "totals": _totals(comparison.totals),
+        "groups": {
+            name: {"pattern": pattern, "totals": _totals(comparison.totals_of_group(name))}
+            for name, pattern in comparison.groups.items()
+        },
+        "pairs": [_pair(pair) for pair in comparison.pairs],
+        "only_reference": list(comparison.only_reference),
+        "only_candidate": list(comparison.only_candidate),
+        "leftovers": [_plain(dataclasses.asdict(left)) for left in comparison.leftovers],
+        "first_divergence": _plain(comparison.first_divergence),
+        "findings": [_plain(dataclasses.asdict(finding)) for finding in comparison.findings],
+        "notes": list(comparison.notes),
+    }
+
+
+def dumps(comparison: Comparison) -> str:
+    """Return the result as JSON text."""
+    return json.dumps(to_dict(comparison), indent=1, allow_nan=False) + "\n"
+
+
+def load(path: str | Path) -> Comparison:
+    """Read a result back from its JSON file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text)
+    except OSError as error:
+        raise ReportError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, RecursionError):
+        raise ReportError(f"{path}: not a saved result: no valid JSON") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ReportError(f"{path}: not a saved result: its format is not {FORMAT!r}")
+    if data.get("version") != VERSION:
+        raise ReportError(f"{path}: version {data.get('version')!r} of the format; this nndiff reads {VERSION}")
+    try:
+        return from_dict(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReportError(f"{path}: a saved result that is damaged ({type(error).__name__}: {error})") from None
+
+
+def from_dict(data: dict[str, Any]) -> Comparison:
+    """Return the result behind plain data."""
+    return Comparison(
+        kind=str(data["kind"]),
+        reference=_side(data["reference"]),
+        candidates=tuple(_side(side) for side in data["candidates"]),
+        tolerance=Tolerance(**data["tolerance"]),
+        pairs=tuple(_pair_back(pair) for pair in data["pairs"]),
+        leftovers=tuple(Leftover(**{**left, "shape": tuple(left["shape"])}) for left in data["leftovers"]),
+        findings=tuple(Finding(**{**finding, "where": tuple(finding["where"])}) for finding in data["findings"]),
+        first_divergence=data["first_divergence"],
+        groups={name: group["pattern"] for name, group in data["groups"].items()},
+        notes=tuple(data["notes"]),
+    )
+
+
+def _candidate(comparison: Comparison, side: Side) -> dict[str, Any]:
+    return {
+        **_plain(dataclasses.asdict(side)),
+        "verdict": comparison.outcome_of(side.label).value,
+        "totals": _totals(comparison.totals_of(side.label)),
+    }
+
+
+def _totals(totals: Totals) -> dict[str, Any]:
+    return {**dataclasses.asdict(totals), "match_rate": totals.match_rate}
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "candidate": pair.candidate,
+        "name": pair.name,
+        "reference_name": pair.reference_name,
+        "candidate_name": pair.candidate_name,
+        "slot": pair.slot,
+        "order": pair.order,
+        "matched_by": pair.matched_by,
+        "verdict": pair.verdict.value,
+        "shape": [list(shape) for shape in pair.shape],
+        "dtype": list(pair.dtype),
+        "atol": pair.atol,
+        "rtol": pair.rtol,
+        "note": pair.note,
+        "metrics": _metrics(pair.metrics),
+    }
+
+
+_METRIC_NAMES = tuple(each.name for each in dataclasses.fields(Metrics))
+_WHOLE = frozenset(("count", "unequal", "mismatched", "nonfinite_ref", "nonfinite_cand", "nonfinite_unequal"))
+
+
+def _metrics(metrics: Metrics | None) -> dict[str, Any] | None:
+    return None if metrics is None else {name: _plain(getattr(metrics, name)) for name in _METRIC_NAMES}
+
+
+def _metrics_back(data: dict[str, Any] | None) -> Metrics | None:
+    if data is None:
+        return None
+    values: dict[str, Any] = {}
+    for name in _METRIC_NAMES:
+        value = data[name]
+        if name == "max_abs_index":
+            values[name] = None if value is None else tuple(int(axis) for axis in value)
+        elif name == "envelope":
+            values[name] = tuple(_number(each) for each in value)
+        elif name in _WHOLE:
+            values[name] = None if value is None and name == "mismatched" else int(value)
+        else:
+            values[name] = _number(value)
+    return Metrics(**values)
+
+
+def _pair_back(data: dict[str, Any]) -> Pair:
+    reference, candidate = data["shape"]
+    first, second = data["dtype"]
+    return Pair(
+        candidate=data["candidate"],
+        reference_name=data["reference_name"],
+        candidate_name=data["candidate_name"],
+        matched_by=data["matched_by"],
+        verdict=Verdict(data["verdict"]),
+        shape=(tuple(reference), tuple(candidate)),
+        dtype=(first, second),
+        order=int(data["order"]),
+        metrics=_metrics_back(data["metrics"]),
+        atol=_number(data["atol"]),
+        rtol=_number(data["rtol"]),
+        slot=data["slot"],
+        note=data["note"],
+    )
+
+
+def _side(data: dict[str, Any]) -> Side:
+    fields = {each.name: data[each.name] for each in dataclasses.fields(Side)}
+    return Side(**{**fields, "notes": tuple(fields["notes"])})
+
+
+def _number(value: Any) -> float:
+    return NAN if value is None else float(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data without the floats that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value

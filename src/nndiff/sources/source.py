@@ -1,0 +1,54 @@
+"""What every source looks like once it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nndiff.errors import SourceError
+from nndiff.names import looks_trainable
+from nndiff.result import Side
+from nndiff.tensors import TensorRef
+
+
+@dataclass(frozen=True)
+class Source:
+    """Hold named tensors in order, and what else was found beside them."""
+
+    label: str
+    kind: str  # safetensors, torch, nemo, npz, recording, ...
+    tensors: Mapping[str, TensorRef]
+    part: str = ""  # the key inside the file the tensors were taken from
+    others: Mapping[str, str] = field(default_factory=dict)  # what else the file holds: {key: short description}
+    foreign: tuple[str, ...] = ()  # classes that were met and not loaded
+    notes: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def side(self) -> Side:
+        """Describe the source for a result."""
+        notes = list(self.notes)
+        if self.part:
+            notes.append(f"compared: {self.part!r}")
+        if self.others:
+            notes.append("not compared, also in the file: " + ", ".join(self.others))
+        return Side(
+            label=self.label,
+            kind=self.kind,
+            tensors=len(self.tensors),
+            elements=sum(tensor.count for tensor in self.tensors.values()),
+            trainable=sum(each.count for each in self.tensors.values() if looks_trainable(each.name, each.dtype)),
+            nbytes=sum(tensor.nbytes for tensor in self.tensors.values()),
+            notes=tuple(notes),
+            meta=self.meta,
+        )
+
+
+def by_name(label: str, tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:
+    """Return tensors by name in order; two of one name are an error, never a choice."""
+    named: dict[str, TensorRef] = {}
+    for tensor in tensors:
+        if tensor.name in named:
+            raise SourceError(label, f"holds two tensors of the name {tensor.name!r}")
+        named[tensor.name] = tensor
+    return named

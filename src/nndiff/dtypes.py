@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -37,9 +37,9 @@ class DType:
     def decode(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return the numbers behind raw elements, in a NumPy type that holds them exactly."""
         if self.name == "bfloat16":
-            return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+            return np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
         if self.name in _FLOAT8:
-            return _float8_table(self.name)[raw]
+            return np.take(_float8_table(self.name), raw)
         return raw
 
 
@@ -53,7 +53,7 @@ _FLOAT8: dict[str, tuple[int, int, int, str]] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _float8_table(name: str) -> NDArray[np.float32]:
     """Return the 256 values of a float8 kind, by its bit layout."""
     exponent_bits, mantissa_bits, bias, special = _FLOAT8[name]
@@ -85,7 +85,7 @@ def _table() -> dict[str, DType]:
         ("float32", "<f4", "float"),
         ("float16", "<f2", "float"),
         ("bfloat16", "<u2", "float"),
-        *((name, "u1", "float") for name in _FLOAT8),  # type: ignore[list-item]  # literal in a generator
+        *((name, "u1", "float") for name in _FLOAT8),
         ("int64", "<i8", "int"),
         ("int32", "<i4", "int"),
         ("int16", "<i2", "int"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import stat
 import tempfile
@@ -93,6 +94,18 @@ class TemporaryFile(RegularFile):
                 self.size = os.fstat(self._opened.fd).st_size
         except OSError as error:
             raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
+
+    def reserve(self, size: int) -> None:
+        """Grow to a size, so that the bytes can be written in any order."""
+        try:
+            os.posix_fallocate(self._opened.fd, 0, size)
+        except OSError as error:
+            raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
+        self.size = size
+
+    def mapped(self) -> mmap.mmap:
+        """Return the bytes for writing."""
+        return mmap.mmap(self._opened.fd, self.size)
 
     def __del__(self) -> None:
         """Leave closing to the OpenFile."""

@@ -36,7 +36,7 @@ class FileData:
         """Return the raw elements from start to stop as a flat array."""
         out = np.empty(stop - start, self.storage)
         if out.nbytes:
-            self.window.read_into(start * self.storage.itemsize, memoryview(out).cast("B"))
+            self.window.read_into(start * self.storage.itemsize, out.view(np.uint8).data)
         return out.byteswap(inplace=True) if self.swapped else out
 
 
@@ -65,7 +65,7 @@ class StridedFileData:
                 buffer=flat.data,
                 strides=tuple(stride * self.storage.itemsize for stride in self.strides),
             )
-            out = take(view, start, stop).copy()
+            out: NDArray[Any] = take(view, start, stop).copy()
             del view, flat
         return out.byteswap(inplace=True) if self.swapped else out
 

@@ -1,0 +1,159 @@
+"""Torch distributed checkpoints: a folder with .metadata and .distcp files of chunks."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nndiff.errors import SourceError
+from nndiff.files import RegularFile, TemporaryFile, Window
+from nndiff.sources.pickle_vm import Object
+from nndiff.sources.source import Source, by_name
+from nndiff.sources.torch_file import load_any, load_plain
+from nndiff.sources.torch_objects import Tensor, dtype_of, tensor_ref
+from nndiff.tensors import Data, FileData, LateData, TensorRef
+
+_SLAB = 1 << 22  # elements put in place at once
+
+
+def is_distributed(path: str) -> bool:
+    """Tell whether a folder is a distributed checkpoint."""
+    return os.path.isfile(os.path.join(path, ".metadata"))
+
+
+def open_distributed(path: str, part: str = "") -> Source:
+    """Open a distributed checkpoint; chunks are put together when a tensor is read."""
+    loaded = load_plain(Window(RegularFile(os.path.join(path, ".metadata"))))
+    metadata = _state(path, loaded.root)
+    places = _places(path, metadata.get("storage_data"))
+    tensors, others = [], {}
+    entries = metadata.get("state_dict_metadata")
+    if not isinstance(entries, dict):
+        raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
+    for name, entry in entries.items():
+        described = _state(path, entry)
+        if "chunks" in described:
+            tensors.append(_tensor(path, str(name), described, places.get(name, {})))
+        else:
+            others[str(name)] = "bytes"
+    chosen = _under(path, tensors, part)
+    return Source(path, "distributed", by_name(path, chosen), part, others)
+
+
+def _under(path: str, tensors: list[TensorRef], part: str) -> list[TensorRef]:
+    """Return the tensors below a key; without one those of the model where optimiser states are beside it."""
+    if not part:
+        for key in ("state_dict", "model_state_dict", "model"):
+            under = [each for each in tensors if each.name.startswith(key + ".")]
+            beside = [each for each in tensors if not each.name.startswith(key + ".")]
+            if under and all("optim" in each.name.split(".")[0].lower() for each in beside):
+                return [each.renamed(each.name[len(key) + 1 :]) for each in under]
+        return tensors
+    found = [each.renamed(each.name[len(part) + 1 :]) for each in tensors if each.name.startswith(part + ".")]
+    if not found:
+        raise SourceError(path, f"has no tensors below {part!r}")
+    return found
+
+
+def _state(path: str, node: Any) -> dict[str, Any]:
+    """Return the fields of a pickled dataclass."""
+    state = node.state[-1] if isinstance(node, Object) and node.state else None
+    if isinstance(state, tuple):  # a class with slots: (dict, slots)
+        state = next((each for each in state if isinstance(each, dict)), None)
+    if not isinstance(state, dict):
+        raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
+    return state
+
+
+Place = tuple[str, int, int]
+
+
+def _places(path: str, storage_data: Any) -> dict[str, dict[tuple[int, ...], Place]]:
+    """Return {tensor: {chunk offset: (file, start, length)}}."""
+    if not isinstance(storage_data, dict):
+        raise SourceError(path, "a distributed checkpoint whose .metadata names no storage")
+    found: dict[str, dict[tuple[int, ...], Place]] = {}
+    for key, value in storage_data.items():
+        index = _state(path, key.args if isinstance(key, Object) and key.made_by == "key" else key)
+        info = _state(path, value)
+        file, start, length = info.get("relative_path"), info.get("offset"), info.get("length")
+        offset = index.get("offset") or ()
+        if not isinstance(file, str) or type(start) is not int or type(length) is not int:
+            raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
+        if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
+            raise SourceError(path, f"names a file outside its own folder: {file!r}")
+        found.setdefault(str(index.get("fqn")), {})[tuple(offset)] = (file, start, length)
+    return found
+
+
+def _tensor(path: str, name: str, entry: dict[str, Any], places: dict[tuple[int, ...], Place]) -> TensorRef:
+    shape = _sizes(path, name, entry.get("size"))
+    try:
+        dtype = dtype_of(_dtype_node(_state(path, entry.get("properties"))))
+    except TypeError:
+        raise SourceError(path, f"tensor {name!r} has an unknown dtype") from None
+    chunks = []
+    for chunk in entry["chunks"] if isinstance(entry["chunks"], list) else ():
+        fields = _state(path, chunk)
+        offsets, sizes = (_sizes(path, name, fields.get(key)) for key in ("offsets", "sizes"))
+        place = places.get(offsets) or (places.get(()) if not any(offsets) else None)
+        inside = all(low + size <= whole for low, size, whole in zip(offsets, sizes, shape, strict=False))
+        if place is None or not inside or len(offsets) != len(shape) or len(sizes) != len(shape):
+            raise SourceError(path, f"tensor {name!r} has a chunk that is missing or does not fit")
+        chunks.append((offsets, sizes, place))
+    if sum(math.prod(sizes) for _, sizes, _ in chunks) != math.prod(shape):
+        raise SourceError(path, f"the chunks of tensor {name!r} do not make up its {math.prod(shape)} elements")
+    whole = TensorRef(name, shape, dtype, LateData(lambda: _assembled(path, whole, chunks)))
+    return whole
+
+
+def _dtype_node(properties: dict[str, Any]) -> Any:
+    return properties.get("dtype")
+
+
+def _sizes(path: str, name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or not all(type(size) is int and 0 <= size < 1 << 60 for size in value):
+        raise SourceError(path, f"tensor {name!r} has a senseless shape")
+    return value
+
+
+def _chunk(path: str, whole: TensorRef, sizes: tuple[int, ...], place: Place) -> TensorRef:
+    file, start, length = place
+    root = load_any(Window(RegularFile(os.path.join(path, file))).sub(start, length)).root
+    if not isinstance(root, Tensor):
+        raise SourceError(path, f"a chunk of tensor {whole.name!r} is not a tensor")
+    chunk = tensor_ref(path, whole.name, root)
+    if chunk.shape != sizes or chunk.dtype != whole.dtype:
+        raise SourceError(path, f"a chunk of tensor {whole.name!r} has another shape or dtype than .metadata says")
+    return chunk
+
+
+def _assembled(path: str, whole: TensorRef, chunks: list[tuple[tuple[int, ...], tuple[int, ...], Place]]) -> Data:
+    """Return the elements of a chunked tensor: of one chunk where they lie, of several in a temporary file."""
+    if len(chunks) == 1:
+        return _chunk(path, whole, chunks[0][1], chunks[0][2]).data
+    file = TemporaryFile(path)
+    file.reserve(whole.nbytes)
+    with file.mapped() as pages:
+        target = np.frombuffer(pages, whole.dtype.storage).reshape(whole.shape)
+        for offsets, sizes, place in chunks:
+            region = target[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
+            _copy(_chunk(path, whole, sizes, place), region)
+        del target, region
+    return FileData(Window(file), whole.dtype.storage)
+
+
+def _copy(chunk: TensorRef, region: NDArray[Any]) -> None:
+    """Copy a chunk into its place, some rows at a time."""
+    if chunk.count <= _SLAB or region.ndim == 0:
+        region[...] = chunk.read(0, chunk.count).reshape(region.shape)
+        return
+    inner = chunk.count // region.shape[0]
+    rows = max(1, _SLAB // inner)
+    for first in range(0, region.shape[0], rows):
+        last = min(first + rows, region.shape[0])
+        region[first:last] = chunk.read(first * inner, last * inner).reshape(region[first:last].shape)

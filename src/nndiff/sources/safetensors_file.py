@@ -1,0 +1,135 @@
+"""safetensors files: an eight-byte length, a JSON header, then the bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.files import RegularFile, Window
+from nndiff.sources.source import Source, by_name
+from nndiff.tensors import FileData, TensorRef
+
+# The format allows 100 MB, Python needs tenfold to hold it; a thousand tensors need 0.1 MB.
+HEADER_LIMIT = 32 << 20
+
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+    "C128": "complex128",
+}
+_PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # several elements a byte: compared as bytes
+
+
+def looks_like(head: bytes, size: int) -> bool:
+    """Tell whether a file begins as safetensors files do."""
+    return size >= 10 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8
+
+
+def open_safetensors(path: str) -> Source:
+    """Open one safetensors file."""
+    window = Window(RegularFile(path))
+    tensors, metadata = read_header(window)
+    return Source(path, "safetensors", by_name(path, tensors), meta=metadata)
+
+
+def read_header(window: Window) -> tuple[list[TensorRef], dict[str, str]]:
+    """Return the tensors of a safetensors file and its metadata, every claim checked."""
+    path = window.path
+    if window.size < 8:
+        raise SourceError(path, "too short to be a safetensors file")
+    length = int.from_bytes(window.read(0, 8), "little")
+    if length > window.size - 8:
+        raise SourceError(path, f"claims a header of {length} bytes in a file of {window.size}: truncated or damaged")
+    if length > HEADER_LIMIT:
+        raise UnsafeFileError(path, f"claims a header of {length} bytes; more than {HEADER_LIMIT} are not read")
+    header = _parse(path, window.read(8, length))
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise SourceError(path, "the metadata of its header is not an object")
+    data = window.sub(8 + length, window.size - 8 - length)
+    tensors = [_tensor(path, name, entry, data) for name, entry in header.items()]
+    _check_overlap(path, tensors)
+    return tensors, {str(key): str(value) for key, value in metadata.items()}
+
+
+def _parse(path: str, text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
+    except (ValueError, RecursionError):
+        raise SourceError(path, "the header of the safetensors file is not valid JSON") from None
+    if not isinstance(header, dict):
+        raise SourceError(path, "the header of the safetensors file is not an object")
+    return header
+
+
+def _unique(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise SourceError(path, f"holds two tensors of the name {twice!r}")
+    return found
+
+
+def _tensor(path: str, name: str, entry: Any, data: Window) -> TensorRef:
+    try:
+        code, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        numbers = (*shape, start, stop)
+    except (TypeError, KeyError, ValueError):
+        raise SourceError(path, f"the header entry of {name!r} is not a tensor") from None
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+        raise SourceError(path, f"tensor {name!r} has sizes that are not whole numbers of zero or more")
+    dtype, shape, nbytes = _layout(path, name, code, shape)
+    if stop - start != nbytes:
+        raise SourceError(path, f"tensor {name!r} needs {nbytes} bytes and claims {stop - start}")
+    if stop > data.size:
+        raise SourceError(path, f"tensor {name!r} ends at byte {stop} of {data.size}: the file is truncated")
+    window = data.sub(start, nbytes)
+    return TensorRef(name, shape, dtype, FileData(window, dtype.storage), storage_id=(path, window.start))
+
+
+def _layout(path: str, name: str, code: Any, shape: tuple[int, ...]) -> tuple[DType, tuple[int, ...], int]:
+    count = math.prod(shape)
+    if isinstance(code, str) and code in _PACKED_BITS:
+        bits = count * _PACKED_BITS[code]
+        if bits % 8:
+            raise SourceError(path, f"tensor {name!r} of {code} does not fill whole bytes")
+        return opaque(code.lower()), (bits // 8,), bits // 8
+    if not isinstance(code, str) or code not in _DTYPES:
+        raise SourceError(path, f"tensor {name!r} has the unknown dtype {code!r}")
+    dtype = DTYPES[_DTYPES[code]]
+    return dtype, shape, count * dtype.itemsize
+
+
+def _check_overlap(path: str, tensors: list[TensorRef]) -> None:
+    """Refuse tensors that share bytes: the format forbids it, and one byte read twice is one lie."""
+    end = 0
+    for tensor in sorted(tensors, key=_start):
+        if tensor.nbytes and _start(tensor) < end:
+            raise SourceError(path, f"tensor {tensor.name!r} overlaps the one before it")
+        end = max(end, _start(tensor) + tensor.nbytes)
+
+
+def _start(tensor: TensorRef) -> int:
+    assert isinstance(tensor.data, FileData)
+    return tensor.data.window.start

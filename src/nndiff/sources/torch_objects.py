@@ -1,0 +1,274 @@
+"""What torch's pickles are made of: storages, and tensors as checked views of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.files import Window
+from nndiff.sources.pickle_vm import Global, Handler
+from nndiff.tensors import (
+    Data,
+    FileData,
+    LateData,
+    NoData,
+    Shape,
+    StridedFileData,
+    TensorRef,
+    is_contiguous,
+)
+
+# A view may repeat its storage (expand), so a small file can claim any number of elements.
+_MOST_REPEATED = 256 << 20  # bytes
+
+_STORAGE_DTYPES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    "UntypedStorage": "uint8",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
+}
+_DTYPE_ALIASES = {"double": "float64", "float": "float32", "half": "float16", "long": "int64", "int": "int32"}
+_DTYPE_ALIASES |= {"short": "int16", "cfloat": "complex64", "cdouble": "complex128", "qint8": "int8"}
+_DTYPE_ALIASES |= {"quint8": "uint8", "qint32": "int32"}
+
+# one byte an element, whose bits nndiff compares and does not interpret
+_ONE_BYTE = frozenset(("float4_e2m1fn_x2", "bits8", "bits4x2", "bits2x4", "bits1x8", "quint4x2", "quint2x4"))
+
+
+@dataclass(eq=False)
+class Storage:
+    """Name the bytes of one or more tensors; where they are may be learnt later (legacy files)."""
+
+    dtype: DType
+    count: int
+    key: str
+    window: Window | None = None
+    late: LateData | None = None  # compressed: must be unpacked first
+    swapped: bool = False
+
+
+@dataclass(eq=False)
+class Tensor:
+    """Describe a tensor as its pickle does: a view of a storage."""
+
+    storage: Storage | None
+    offset: int
+    shape: Shape
+    strides: tuple[int, ...]
+    dtype: DType
+    conjugated: bool = False
+    negated: bool = False
+    parts: dict[str, Any] = field(default_factory=dict)  # scales of quantised tensors, state of subclasses
+
+
+@dataclass(frozen=True)
+class _Flipped:
+    """Hold elements that were saved as a lazy conjugate or negative of what the file holds."""
+
+    data: Data
+    conjugated: bool
+    negated: bool
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        raw = self.data.read(start, stop)
+        raw = np.conjugate(raw) if self.conjugated else raw
+        return np.negative(raw) if self.negated else raw
+
+
+def storage_dtype(kind: Any) -> DType:
+    """Return the element type a storage class stands for."""
+    if isinstance(kind, Global) and kind.module in ("torch", "torch.cuda", "torch.storage"):
+        name = _STORAGE_DTYPES.get(kind.name)
+        if name:
+            return DTYPES[name]
+    raise TypeError("storage class")
+
+
+def dtype_of(value: Any) -> DType:
+    """Return the element type a `torch.float32` in a pickle stands for."""
+    if isinstance(value, Global) and value.module == "torch":
+        name = _DTYPE_ALIASES.get(value.name, value.name)
+        if name in DTYPES:
+            return DTYPES[name]
+        if name in _ONE_BYTE:
+            return opaque(name)
+    raise TypeError("dtype")
+
+
+def tensor_ref(path: str, name: str, tensor: Tensor) -> TensorRef:
+    """Return a tensor of a pickle as a TensorRef, its every claim checked against its storage."""
+    storage = tensor.storage
+    if storage is None:
+        why = "saved from the meta device: it has no elements"
+        return TensorRef(name, tensor.shape, tensor.dtype, NoData(why))
+    _check(path, name, tensor, storage)
+    data = _data(tensor, storage)
+    if tensor.conjugated or tensor.negated:
+        data = _Flipped(data, tensor.conjugated, tensor.negated)
+    return TensorRef(name, tensor.shape, tensor.dtype, data, storage_id=(path, storage.key))
+
+
+def _check(path: str, name: str, tensor: Tensor, storage: Storage) -> None:
+    numbers = (tensor.offset, *tensor.shape, *tensor.strides)
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+        raise SourceError(path, f"tensor {name!r} has a negative or senseless shape, stride or offset")
+    if len(tensor.shape) != len(tensor.strides):
+        raise SourceError(path, f"tensor {name!r} has {len(tensor.shape)} axes and {len(tensor.strides)} strides")
+    if len(tensor.shape) > 64:
+        raise SourceError(path, f"tensor {name!r} has {len(tensor.shape)} axes; more than 64 are not read")
+    count = math.prod(tensor.shape)
+    if count == 0:
+        return
+    last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
+    held = storage.count * storage.dtype.itemsize
+    if (last + 1) * tensor.dtype.itemsize > held:
+        raise SourceError(path, f"tensor {name!r} reaches beyond its storage of {held} bytes")
+    if count * tensor.dtype.itemsize > max(16 * held, _MOST_REPEATED):
+        raise UnsafeFileError(
+            path, f"tensor {name!r} claims {count} elements by repeating a storage of {storage.count}; not read"
+        )
+
+
+def _data(tensor: Tensor, storage: Storage) -> Data:
+    if storage.late is not None:
+        late = storage.late
+        return LateData(lambda: _view(tensor, _window_of(late), storage.swapped))
+    if storage.window is None:
+        return NoData("its storage is not in the file")
+    return _view(tensor, storage.window, storage.swapped)
+
+
+def _window_of(late: LateData) -> Window:
+    data = late.settle()
+    assert isinstance(data, FileData)
+    return data.window
+
+
+def _view(tensor: Tensor, window: Window, swapped: bool) -> Data:
+    kind = tensor.dtype.storage
+    swapped = swapped and kind.itemsize > 1
+    if math.prod(tensor.shape) == 0 or is_contiguous(tensor.shape, tensor.strides):
+        part = window.sub(tensor.offset * kind.itemsize, math.prod(tensor.shape) * kind.itemsize)
+        return FileData(part, kind, swapped)
+    return StridedFileData(window, kind, tensor.offset, tensor.shape, tensor.strides, swapped)
+
+
+def _shape(value: Any) -> Shape:
+    if not isinstance(value, (tuple, list)) or not all(type(size) is int for size in value):
+        raise TypeError("shape")
+    return tuple(value)
+
+
+def _rebuild_v2(args: tuple[Any, ...]) -> Tensor:
+    storage, offset, shape, strides = args[:4]
+    if not isinstance(storage, Storage):
+        raise TypeError("storage")
+    tensor = Tensor(storage, offset, _shape(shape), _shape(strides), storage.dtype)
+    return _with_bits(tensor, args[6:7])
+
+
+def _rebuild_v3(args: tuple[Any, ...]) -> Tensor:
+    """Rebuild a tensor of a dtype that has no storage class: the dtype comes as an argument."""
+    tensor = _rebuild_v2(args[:6])
+    tensor.dtype = dtype_of(args[6])
+    return _with_bits(tensor, args[7:8])
+
+
+def _with_bits(tensor: Tensor, metadata: tuple[Any, ...]) -> Tensor:
+    """Note that a tensor was saved as a lazy conjugate or negative of its storage."""
+    if metadata and isinstance(metadata[0], dict):
+        tensor.conjugated = bool(metadata[0].get("conj"))
+        tensor.negated = bool(metadata[0].get("neg"))
+    return tensor
+
+
+def _rebuild_meta(args: tuple[Any, ...]) -> Tensor:
+    dtype, shape, strides = args[:3]
+    return Tensor(None, 0, _shape(shape), _shape(strides), dtype_of(dtype))
+
+
+def _rebuild_quantised(args: tuple[Any, ...]) -> Tensor:
+    tensor = _rebuild_v2(args)
+    scheme = args[4]
+    if not isinstance(scheme, tuple):
+        raise TypeError("quantiser")
+    tensor.parts = dict(zip(("scale", "zero_point", "axis"), scheme[1:], strict=False))
+    return tensor
+
+
+def _rebuild_sparse(args: tuple[Any, ...]) -> dict[str, Any]:
+    layout, data = args[:2]
+    names = {
+        "torch.sparse_coo": ("indices", "values"),
+        "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+        "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    }
+    kind = str(layout) if isinstance(layout, Global) else "torch.sparse_coo"
+    return dict(zip(names.get(kind, ("indices", "values")), data, strict=False))
+
+
+def _first_tensor(args: tuple[Any, ...]) -> Any:
+    return args[0]
+
+
+def _rebuild_from_type(args: tuple[Any, ...]) -> Any:
+    """Rebuild a tensor of a subclass: by its function, its extra state kept beside it."""
+    function, _, inner, state = args[:4]
+    handler = TORCH_HANDLERS.get(str(function))
+    tensor = handler(inner) if handler and isinstance(inner, tuple) else None
+    if isinstance(tensor, Tensor):
+        tensor.parts.update(_subclass_parts(state))
+        return tensor
+    return {"args": inner, "state": state}
+
+
+def _subclass_parts(state: Any) -> dict[str, Any]:
+    found = state[0] if isinstance(state, tuple) and state else state
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _memory_tensor(args: tuple[Any, ...]) -> Any:
+    """Take the array a device tensor was saved as (XLA, HPU: through NumPy)."""
+    return args[0]
+
+
+def _size(args: tuple[Any, ...]) -> Shape:
+    return _shape(args[0]) if args else ()
+
+
+TORCH_HANDLERS: dict[str, Handler] = {
+    "torch._utils._rebuild_tensor": _rebuild_v2,
+    "torch._utils._rebuild_tensor_v2": _rebuild_v2,
+    "torch._utils._rebuild_tensor_v3": _rebuild_v3,
+    "torch._utils._rebuild_parameter": _first_tensor,
+    "torch._utils._rebuild_parameter_with_state": _first_tensor,
+    "torch._utils._rebuild_qtensor": _rebuild_quantised,
+    "torch._utils._rebuild_sparse_tensor": _rebuild_sparse,
+    "torch._utils._rebuild_sparse_csr_tensor": _rebuild_sparse,
+    "torch._utils._rebuild_meta_tensor_no_storage": _rebuild_meta,
+    "torch._utils._rebuild_device_tensor_from_numpy": _memory_tensor,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _memory_tensor,
+    "torch._utils._rebuild_xla_tensor": _memory_tensor,
+    "torch._tensor._rebuild_from_type": _rebuild_from_type,
+    "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
+    "torch.Size": _size,
+    "torch.nn.parameter.Parameter": _first_tensor,
+}

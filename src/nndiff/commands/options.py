@@ -1,0 +1,59 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+
+from nndiff.reports import FORMATS, ReportOptions, write_reports
+from nndiff.result import Comparison
+from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add --report, --top, --quiet and --verbose."""
+    group = parser.add_argument_group("reports")
+    group.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        metavar="FORMAT[:PATH]",
+        help=f"write a report ({', '.join(FORMATS)}) to PATH, or print it where there is no PATH; repeatable. "
+        "Without this option the terminal report is printed",
+    )
+    group.add_argument("--top", type=_rows, default=20, metavar="N", help="rows to show, the worst first (default: 20)")
+    amount = group.add_mutually_exclusive_group()
+    amount.add_argument("-q", "--quiet", action="store_true", help="print the verdict alone")
+    amount.add_argument("-v", "--verbose", action="store_true", help="show every row, the identical ones too")
+
+
+def add_tolerance_options(parser: argparse.ArgumentParser) -> None:
+    """Add --atol, --rtol and --tolerance."""
+    group = parser.add_argument_group("tolerance", "a candidate passes where |cand - ref| <= atol + rtol * |ref|")
+    group.add_argument("--atol", type=float, metavar="A", help=f"absolute tolerance (default: {DEFAULT_ATOL:g})")
+    group.add_argument("--rtol", type=float, metavar="R", help=f"relative tolerance (default: {DEFAULT_RTOL:g})")
+    group.add_argument(
+        "--tolerance",
+        choices=("auto",),
+        help="auto: by dtype, as torch.testing.assert_close has it, instead of numbers",
+    )
+
+
+def report_options(args: argparse.Namespace) -> ReportOptions:
+    """Return what --top, --quiet and --verbose ask for."""
+    return ReportOptions(top=args.top, quiet=args.quiet, verbose=args.verbose)
+
+
+def write_all(
+    comparison: Comparison, args: argparse.Namespace, protected: Iterable[str | os.PathLike[str]] = ()
+) -> None:
+    """Write the reports asked for, or print the terminal one; files in `protected` are never overwritten."""
+    write_reports(comparison, args.report or ["terminal"], report_options(args), protected)
+
+
+def _rows(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more, not {number}")
+    return number

@@ -1,0 +1,270 @@
+"""The result as one html page that needs nothing else: no request, no font, no library.
+
+Version 1: the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from nndiff.names import printable
+from nndiff.reports import ReportOptions, wording
+from nndiff.reports.html_assets import POLICY, SCRIPT, STYLE
+from nndiff.result import Comparison, Finding, Leftover, Pair, Side
+from nndiff.verdict import Outcome, Verdict
+
+_STRIP_CELLS = 480  # more pairs than this share cells: each shows its worst
+_DETAILED = 1000  # pairs with all their numbers on the page; the JSON report has all of all
+_FOLDED = ("envelope", "count")
+
+
+class HtmlReport:
+    """Render the whole result as a page with a table to sort and filter."""
+
+    name = "html"
+
+    def render(self, comparison: Comparison, options: ReportOptions) -> str:
+        """Return the whole document."""
+        sections = (_headline, _facts, _candidates, _findings, _strip, _pairs, _leftovers, _groups)
+        body = "\n".join(line for section in sections for line in section(comparison))
+        return _PAGE.format(policy=POLICY, style=STYLE, title=_title(comparison), body=body, script=SCRIPT)
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="nndiff-format" content="nndiff.html 1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _text(text: str, limit: int | None = None) -> str:
+    return html.escape(printable(text, limit))
+
+
+def _slug(verdict: Verdict | Outcome) -> str:
+    return str(verdict.value).replace(" ", "-")
+
+
+def _title(comparison: Comparison) -> str:
+    labels = ", ".join(side.label for side in comparison.candidates)
+    return _text(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
+
+
+def _headline(comparison: Comparison) -> Iterator[str]:
+    sign = wording.OUTCOME_SIGNS[comparison.outcome]
+    yield f'<h1 class="{_slug(comparison.outcome)}">{sign} {_text(wording.headline(comparison))}</h1>'
+    place = wording.divergence(comparison)
+    if place is not None:
+        yield f"<p><strong>First divergence</strong> at <code>{_text(place)}</code></p>"
+
+
+def _facts(comparison: Comparison) -> Iterator[str]:
+    facts = [("reference", _side(comparison.reference))]
+    if len(comparison.candidates) == 1:
+        facts.append(("candidate", _side(comparison.candidates[0])))
+    if comparison.pairs:
+        facts.append(("pairs", wording.tally(comparison.totals)))
+    facts.append(("tolerance", wording.tolerance(comparison)))
+    if comparison.pairs and comparison.outcome is not Outcome.IDENTICAL:
+        facts.append(("passes at", wording.passing(comparison)))
+    facts += [("note", note) for note in wording.notes(comparison)]
+    yield '<dl class="facts">'
+    yield from (f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in facts)
+    yield "</dl>"
+
+
+def _side(side: Side) -> str:
+    counts = f"{wording.plural(side.tensors, 'tensor')}, {wording.plural(side.elements, 'parameter')}"
+    return f"{side.label} ({side.kind}, {counts}, {side.trainable:,} trainable, {wording.size(side.nbytes)})"
+
+
+def _candidates(comparison: Comparison) -> Iterator[str]:
+    if len(comparison.candidates) < 2:
+        return
+    yield "<h2>Candidates</h2>"
+    yield from _table_start(("verdict", "candidate"), ("differ", "left over", "passes at", "parameters", "size"))
+    for side in comparison.candidates:
+        part = wording.part_of(comparison, side)
+        totals, needed = part.totals, part.needed_tolerance
+        numbers = [
+            f"{totals.pairs - totals.matched:,} of {totals.pairs:,}",
+            f"{totals.only_reference + totals.only_candidate:,}",
+            "none" if needed is None else wording.rounded_up(needed),
+            f"{side.elements:,}",
+            wording.size(side.nbytes),
+        ]
+        sign = f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}"
+        yield f'<tr><td class="{_slug(part.outcome)}">{sign}</td><td class="name">{_text(side.label)}</td>'
+        yield "".join(f'<td class="number">{number}</td>' for number in numbers) + "</tr>"
+    yield _TABLE_END
+
+
+def _table_start(
+    texts: Sequence[str], numbers: Sequence[str] = (), after: Sequence[str] = (), name: str = ""
+) -> Iterator[str]:
+    marked = f' id="{name}"' if name else ""
+    heads = [f'<th scope="col">{title}</th>' for title in texts]
+    heads += [f'<th scope="col" class="number">{title}</th>' for title in numbers]
+    heads += [f'<th scope="col">{title}</th>' for title in after]
+    yield f'<div class="scroll"><table{marked}><thead><tr>{"".join(heads)}</tr></thead><tbody>'
+
+
+_TABLE_END = "</tbody></table></div>"
+
+
+def _findings(comparison: Comparison) -> Iterator[str]:
+    if comparison.findings:
+        yield "<h2>Findings</h2>"
+    yield from map(_finding, comparison.findings)
+
+
+def _finding(finding: Finding) -> str:
+    harmless = ", harmless" if finding.harmless else ""
+    where = ", ".join(f"<code>{_text(name)}</code>" for name in finding.where)
+    repair = f" <em>Repair:</em> {_text(finding.repair)}" if finding.repair else ""
+    sure = f'<span class="soft">({finding.confidence:.0%} sure{harmless})</span>'
+    return f"<p><strong>{_text(finding.cause)}</strong> {sure} {_text(finding.evidence)}{repair} In {where}.</p>"
+
+
+def _strip(comparison: Comparison) -> Iterator[str]:
+    """Show all pairs in their order, one stripe each: where in the network the differences are."""
+    for side in comparison.candidates:
+        pairs = sorted(wording.part_of(comparison, side).pairs, key=lambda pair: pair.order)
+        if len(pairs) > 1:
+            many = len(comparison.candidates) > 1
+            yield f"<h2>All tensors in order{', ' + _text(side.label, 120) if many else ''}</h2>"
+            yield from _stripes(pairs)
+
+
+def _stripes(pairs: Sequence[Pair]) -> Iterator[str]:
+    cells = min(len(pairs), _STRIP_CELLS)
+    yield f'<svg class="strip" viewBox="0 0 {cells} 10" preserveAspectRatio="none" role="img" aria-label="tensors">'
+    for cell in range(cells):
+        share = pairs[cell * len(pairs) // cells : (cell + 1) * len(pairs) // cells]
+        pair = max(share, key=lambda each: each.severity)
+        height = _height(pair)
+        yield (
+            f'<rect class="{_slug(pair.verdict)}" x="{cell}" width="1" y="{10 - height:.3g}" height="{height:.3g}">'
+            f"<title>{_text(pair.name, 120)}: {pair.verdict.value}</title></rect>"
+        )
+    yield "</svg>"
+    yield '<p class="soft">Taller is further apart, from 1e-12 (low) to 1 (full height), by the tolerance needed.</p>'
+
+
+def _height(pair: Pair) -> float:
+    if pair.metrics is None or (not pair.verdict.passed and pair.metrics.needed_tolerance == math.inf):
+        return 10.0
+    needed = pair.metrics.needed_tolerance
+    if not needed > 0:
+        return 1.0
+    return 1.0 + 9.0 * min(1.0, max(0.0, (math.log10(needed) + 12) / 12))
+
+
+def _pairs(comparison: Comparison) -> Iterator[str]:
+    pairs = wording.ranked(comparison.pairs)
+    if not pairs:
+        return
+    many = len(comparison.candidates) > 1
+    yield "<h2>Pairs</h2>"
+    yield from _tools(pairs)
+    names = ("verdict", "tensor", *(("candidate",) if many else ()))
+    yield from _table_start(
+        names, ("max abs", "max rel", "rmse", "cosine", "out"), ("shape", "dtype", "matched by"), "pairs"
+    )
+    yield from (_row(pair, many, index < _DETAILED) for index, pair in enumerate(pairs))
+    yield _TABLE_END
+
+
+def _tools(pairs: Iterable[Pair]) -> Iterator[str]:
+    """Yield the filters; the script shows them, since without it they would do nothing."""
+    yield '<div class="tools" hidden><input type="search" id="search" placeholder="filter by name" aria-label="filter">'
+    seen = {pair.verdict for pair in pairs}
+    for verdict in (verdict for verdict in Verdict if verdict in seen):
+        box = f'<input type="checkbox" value="{_slug(verdict)}" checked>'
+        yield f'<label class="{_slug(verdict)}">{box} {verdict.value}</label>'
+    yield '<span class="soft" id="shown"></span></div>'
+
+
+def _row(pair: Pair, many: bool, detailed: bool) -> str:
+    slug, numbers = _slug(pair.verdict), pair.metrics
+    search = _text(f"{pair.name} {pair.candidate_name} {pair.slot or ''}".lower())
+    cells = [f'<td class="{slug}">{wording.SIGNS[pair.verdict]} {pair.verdict.value}</td>', _name(pair, detailed)]
+    if many:
+        cells.append(f'<td class="name">{_text(pair.candidate)}</td>')
+    cells += [_number(getattr(numbers, name) if numbers else None) for name in ("max_abs", "max_rel", "rmse", "cosine")]
+    share = numbers.mismatched / numbers.count if numbers and numbers.count and numbers.mismatched is not None else None
+    cells.append(f'<td class="number" data-key="{share}">{html.escape(wording.mismatched(pair))}</td>')
+    shape = wording.both(*map(wording.shape, pair.shape))
+    cells += [f'<td class="soft">{_text(each)}</td>' for each in (shape, wording.both(*pair.dtype))]
+    cells.append(f'<td class="soft wrap">{_text(wording.pairing(pair) or "name")}</td>')
+    return f'<tr data-verdict="{slug}" data-search="{search}">{"".join(cells)}</tr>'
+
+
+def _number(value: float | None) -> str:
+    key = "" if value is None else repr(value).replace("inf", "Infinity")  # as parseFloat reads it
+    return f'<td class="number" data-key="{key}">{wording.number(value)}</td>'
+
+
+def _name(pair: Pair, detailed: bool) -> str:
+    slot = f' <span class="soft">{_text(pair.slot)}</span>' if pair.slot else ""
+    title, key = _text(wording.name(pair.name)) + slot, _text(pair.name)
+    if not detailed or pair.metrics is None or pair.verdict is Verdict.IDENTICAL:
+        note = f' <span class="soft">{_text(pair.note)}</span>' if pair.note else ""
+        return f'<td class="name" data-key="{key}">{title}{note}</td>'
+    return f'<td class="name" data-key="{key}"><details><summary>{title}</summary>{_all_numbers(pair)}</details></td>'
+
+
+def _all_numbers(pair: Pair) -> str:
+    facts = {"atol": wording.short(pair.atol), "rtol": wording.short(pair.rtol)}
+    for field in dataclasses.fields(pair.metrics) if pair.metrics else ():
+        if field.name not in _FOLDED:
+            value = getattr(pair.metrics, field.name)
+            facts[field.name] = wording.number(value) if isinstance(value, float) else str(value)
+    rows = "".join(f"<div><dt>{name}</dt><dd>{html.escape(text)}</dd></div>" for name, text in facts.items())
+    return (f"<p>{_text(pair.note)}</p>" if pair.note else "") + f"<dl>{rows}</dl>"
+
+
+def _leftovers(comparison: Comparison) -> Iterator[str]:
+    for side in ("reference", "candidate"):
+        left = wording.ordered(comparison.leftovers, side)
+        if left:
+            yield f"<h2>Only in the {side} ({len(left):,})</h2>"
+            yield from _table_start(("tensor", "shape", "dtype", "compared with", "hint"))
+            yield from map(_leftover, left)
+            yield _TABLE_END
+
+
+def _leftover(left: Leftover) -> str:
+    rest = (wording.shape(left.shape), left.dtype, left.candidate, left.hint)
+    return (
+        f'<tr><td class="name">{_text(left.name)}</td>' + "".join(f"<td>{_text(each)}</td>" for each in rest) + "</tr>"
+    )
+
+
+def _groups(comparison: Comparison) -> Iterator[str]:
+    if not comparison.groups:
+        return
+    yield "<h2>Groups</h2>"
+    yield from _table_start(("group", "pattern"), ("pairs", "same", "left over", "match rate"))
+    for name, pattern in comparison.groups.items():
+        totals = comparison.totals_of_group(name)
+        left = totals.only_reference + totals.only_candidate
+        numbers = (f"{totals.pairs:,}", f"{totals.matched:,}", f"{left:,}", wording.match_rate(totals))
+        yield f'<tr><td>{_text(name)}</td><td class="name">{_text(pattern)}</td>'
+        yield "".join(f'<td class="number">{number}</td>' for number in numbers) + "</tr>"
+    yield _TABLE_END

@@ -1,0 +1,307 @@
+"""What every report says in the same words: headline, sides, tolerance, notes, the cells of a row."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from decimal import ROUND_CEILING, Context, Decimal
+
+from nndiff.names import natural_key, printable
+from nndiff.result import Comparison, Leftover, Pair, Side, Totals
+from nndiff.tensors import Shape
+from nndiff.verdict import Outcome, Verdict
+
+SIGNS = {
+    Verdict.IDENTICAL: "✓",
+    Verdict.CLOSE: "≈",
+    Verdict.DIFFERENT: "✗",
+    Verdict.SHAPE: "✗",
+    Verdict.NOT_FINITE: "✗",
+    Verdict.NOT_COMPARED: "?",
+}
+OUTCOME_SIGNS = {Outcome.IDENTICAL: "✓", Outcome.CLOSE: "≈", Outcome.DIFFERENT: "✗", Outcome.NOTHING: "?"}
+_LONGEST_LIST = 5  # notes of one kind before "and N more"
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the one line that a person reads first."""
+    return f"{comparison.verdict}: {_story(comparison)}"
+
+
+def _story(comparison: Comparison) -> str:
+    totals, many = comparison.totals, len(comparison.candidates) > 1
+    unit = "pair" if many else "tensor"
+    if comparison.outcome is Outcome.NOTHING:
+        return _why_nothing(totals)
+    if comparison.outcome is Outcome.IDENTICAL:
+        return f"{_all(totals.pairs, unit, 'has', 'have')} the same values"
+    if comparison.outcome is Outcome.CLOSE:
+        same = f", {totals.identical:,} of them identical" if totals.identical else ""
+        return f"{_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}"
+    story = _differences(totals, unit)
+    if many:
+        failed = sum(comparison.outcome_of(side.label).exit_code != 0 for side in comparison.candidates)
+        return f"{failed} of {plural(len(comparison.candidates), 'candidate')} differ; {story}"
+    return story
+
+
+def _why_nothing(totals: Totals) -> str:
+    if totals.pairs:
+        return f"not one element of {plural(totals.pairs, 'pair')} could be compared"
+    if totals.only_reference or totals.only_candidate:
+        return f"no tensor found a partner ({_leftover_counts(totals)})"
+    return "there are no tensors"
+
+
+def _differences(totals: Totals, unit: str) -> str:
+    differ = totals.different + totals.shape + totals.not_finite
+    parts = []
+    if differ:
+        kinds = [(totals.shape, "in shape"), (totals.not_finite, "not finite")]
+        detail = ", ".join(f"{many:,} {what}" for many, what in kinds if many)
+        verb = "differ" if totals.pairs > 1 else "differs"
+        parts.append(f"{differ:,} of {plural(totals.pairs, unit)} {verb}" + (f" ({detail})" if detail else ""))
+    elif totals.pairs and totals.matched == totals.pairs:
+        parts.append(_all(totals.pairs, f"paired {unit}", "agrees", "agree"))
+    parts += [f"{number:,} {what}" for number, what in _agreeing(totals) if number and differ]
+    if totals.not_compared:
+        parts.append(f"{totals.not_compared:,} not compared")
+    if totals.only_reference or totals.only_candidate:
+        parts.append(_leftover_counts(totals))
+    return ", ".join(parts)
+
+
+def _agreeing(totals: Totals) -> list[tuple[int, str]]:
+    return [(totals.close, "close"), (totals.identical, "identical")]
+
+
+def _leftover_counts(totals: Totals) -> str:
+    counts = [(totals.only_reference, "only in the reference"), (totals.only_candidate, "only in the candidate")]
+    return ", ".join(f"{number:,} {where}" for number, where in counts if number)
+
+
+def _all(number: int, unit: str, verb: str, verbs: str) -> str:
+    if number == 1:
+        return f"the only {unit} {verb}"
+    return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
+
+
+def plural(number: int, word: str) -> str:
+    """Return `1 tensor`, `2 tensors`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def tally(totals: Totals) -> str:
+    """Return the counts of all verdicts and the match rate."""
+    counts = {verdict: getattr(totals, verdict.value.replace(" ", "_")) for verdict in Verdict}
+    parts = [f"{number:,} {verdict.value}" for verdict, number in counts.items() if number]
+    return ", ".join([*parts, f"match rate {match_rate(totals)}"])
+
+
+def match_rate(totals: Totals) -> str:
+    """Return the match rate, rounded down: 100% means all."""
+    return f"{math.floor(totals.match_rate * 10_000) / 100:.2f}%"
+
+
+def ranked(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return pairs worst first, equals in natural order of their names."""
+
+    def key(pair: Pair) -> tuple[object, ...]:
+        rank, needed = pair.severity
+        return -rank, -math.inf if math.isnan(needed) else -needed, natural_key(pair.name), pair.order
+
+    return sorted(pairs, key=key)
+
+
+def rows(comparison: Comparison, top: int, verbose: bool) -> tuple[list[Pair], int]:
+    """Return the rows a table shows and how many worth showing it leaves out."""
+    if verbose:
+        return ranked(comparison.pairs), 0
+    worst = ranked(comparison.worst())
+    return worst[:top], max(0, len(worst) - top)
+
+
+def ordered(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
+    """Return the leftovers of one side in natural order."""
+    return sorted((left for left in leftovers if left.side == side), key=lambda left: natural_key(left.name))
+
+
+def part_of(comparison: Comparison, candidate: Side) -> Comparison:
+    """Return the comparison with one candidate alone."""
+    return replace(
+        comparison,
+        candidates=(candidate,),
+        pairs=tuple(pair for pair in comparison.pairs if pair.candidate == candidate.label),
+        leftovers=tuple(left for left in comparison.leftovers if left.candidate == candidate.label),
+    )
+
+
+def name(text: str) -> str:
+    """Return a name that can be printed and seen."""
+    return printable(text) or "(no name)"
+
+
+def number(value: float | None) -> str:
+    """Return a measured number for a table."""
+    if value is None or math.isnan(value):
+        return "–"
+    return "0" if value == 0 else f"{value:.3e}"
+
+
+def short(value: float) -> str:
+    """Return a number as a person would type it on the command line."""
+    return f"{value:.15g}"
+
+
+def mismatched(pair: Pair) -> str:
+    """Return the share of elements out of tolerance; 0% means none and 100% means all."""
+    if pair.metrics is None or pair.metrics.count == 0:
+        return "–"
+    bad, count = pair.metrics.mismatched, pair.metrics.count
+    if bad is None:  # judged again: the count belonged to the old tolerance
+        return "?"
+    percent = 100 * bad / count
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return ">99.9%" if percent > 99.9 and bad < count else f"{percent:.1f}%" if bad else "0%"
+
+
+def shape(dimensions: Shape) -> str:
+    """Return `512×80`; no dimension is a scalar."""
+    return "×".join(map(str, dimensions)) or "scalar"
+
+
+def both(first: str, second: str) -> str:
+    """Return one text for both sides, or what became of it."""
+    return first if first == second else f"{first} → {second}"
+
+
+def pairing(pair: Pair) -> str:
+    """Return how a pair was found, if not simply by its name."""
+    if pair.matched_by == "name":
+        return ""
+    other = f": {printable(pair.candidate_name)}" if pair.candidate_name != pair.reference_name else ""
+    return printable(pair.matched_by) + other
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes for people."""
+    value = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def tolerance(comparison: Comparison) -> str:
+    """Return the rule of judgement with its origin."""
+    rule = comparison.tolerance
+    if rule.origin != "auto":
+        return f"|cand - ref| <= {short(rule.atol)} + {short(rule.rtol)} * |ref| ({printable(rule.origin)})"
+    by_dtype = dict.fromkeys(_auto(pair) for pair in comparison.pairs if pair.metrics)
+    return "auto, by dtype" + (": " + "; ".join(by_dtype) if by_dtype else "")
+
+
+def _auto(pair: Pair) -> str:
+    name = printable(both(*pair.dtype))
+    return f"{name} exact" if pair.atol == pair.rtol == 0 else f"{name} atol {short(pair.atol)} rtol {short(pair.rtol)}"
+
+
+def passing(comparison: Comparison) -> str:
+    """Return the smallest tolerance that passes, as options to type; or why there is none."""
+    needed = comparison.needed_tolerance
+    if needed is not None:
+        return _typed(needed)
+    totals = comparison.totals
+    reasons = [
+        (totals.shape, "of another shape"),
+        (totals.not_finite, "not finite"),
+        (totals.not_compared, "not compared"),
+        (totals.only_reference + totals.only_candidate, "without a partner"),
+    ]
+    why = ", ".join(f"{many:,} {reason}" for many, reason in reasons if many) or "nothing compared"
+    return f"no tolerance ({why}){_rest(comparison)}"
+
+
+def _rest(comparison: Comparison) -> str:
+    """Return what the pairs need that a tolerance can help."""
+    pairs = tuple(pair for pair in comparison.pairs if pair.metrics and pair.verdict is not Verdict.NOT_FINITE)
+    needed = replace(comparison, pairs=pairs, leftovers=()).needed_tolerance
+    return f"; the rest at {_typed(needed)}" if needed else ""
+
+
+def _typed(needed: float) -> str:
+    text = rounded_up(needed)
+    return f"--atol {text} --rtol {text}"
+
+
+def rounded_up(value: float) -> str:
+    """Return three digits that are never less than the value, so that what is printed passes."""
+    if value == 0:
+        return "0"
+    near = f"{value:.2e}"
+    # equal is enough only for short binary fractions: with others the rule's own rounding may fall short
+    if float(near) > value * (1 + 2**-50) or (float(near) == value and (value * 1024).is_integer()):
+        return near
+    digits = Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value * (1 + 2**-50)))
+    return f"{float(digits):.2e}"
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """Yield what the reader should know besides the numbers, ready to print."""
+    yield from map(printable, comparison.notes)
+    for side in (comparison.reference, *comparison.candidates):
+        yield from (f"{printable(side.label)}: {printable(note)}" for note in side.notes)
+    yield from _not_finite_alike(comparison)
+    yield from _some([_not_finite(pair) for pair in comparison.pairs if pair.verdict is Verdict.NOT_FINITE])
+    said = Counter(pair.note for pair in comparison.pairs if pair.note)
+    yield from _some([f"{plural(number, 'tensor')}: {printable(note)}" for note, number in said.most_common()])
+
+
+def _not_finite_alike(comparison: Comparison) -> Iterator[str]:
+    agreed = [pair for pair in comparison.pairs if _alike(pair)]
+    if agreed:
+        many = sum(map(_alike, agreed))
+        where = printable(agreed[0].name, 80) if len(agreed) == 1 else plural(len(agreed), "tensor")
+        yield f"{many:,} NaN/inf at the same {'place' if many == 1 else 'places'} on both sides, in {where}"
+
+
+def _alike(pair: Pair) -> int:
+    numbers = pair.metrics
+    # where some places disagree the saved counts do not tell how many agree
+    return numbers.nonfinite_ref if numbers and not numbers.nonfinite_unequal else 0
+
+
+def _not_finite(pair: Pair) -> str:
+    assert pair.metrics is not None
+    counts = (
+        f"{pair.metrics.nonfinite_ref:,} NaN/inf in the reference, {pair.metrics.nonfinite_cand:,} in the candidate"
+    )
+    return f"{printable(pair.name, 80)}: {counts}, {plural(pair.metrics.nonfinite_unequal, 'place')} not the same"
+
+
+def _some(texts: list[str]) -> Iterator[str]:
+    yield from texts[:_LONGEST_LIST]
+    if len(texts) > _LONGEST_LIST:
+        yield f"and {len(texts) - _LONGEST_LIST:,} more of this kind; the JSON report has all"
+
+
+def divergence(comparison: Comparison) -> str | None:
+    """Return where the two first part, with the plain facts known about that place."""
+    found = comparison.first_divergence
+    if found is None:
+        return None
+    facts = [f"{key} {_fact(value)}" for key, value in found.items() if key != "name" and _is_plain(value)]
+    text = str(found.get("name", "?")) + (f" ({', '.join(facts)})" if facts else "")
+    return printable(text)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int, float)) and value != ""
+
+
+def _fact(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value)

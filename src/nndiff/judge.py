@@ -30,9 +30,10 @@ def rejudge(metrics: Metrics, same_dtype: bool, atol: float, rtol: float) -> tup
     if metrics.unequal == 0:
         return (Verdict.IDENTICAL if same_dtype else Verdict.CLOSE), ""
     least, most = _needed_atol(metrics, rtol)
-    if most <= atol:
+    if most <= atol or metrics.needed_tolerance <= min(atol, rtol):
         return Verdict.CLOSE, ""
-    return Verdict.DIFFERENT, "" if least > atol else UNPROVEN
+    decided = least > atol or metrics.needed_tolerance > max(atol, rtol)
+    return Verdict.DIFFERENT, "" if decided else UNPROVEN
 
 
 def _needed_atol(metrics: Metrics, rtol: float) -> tuple[float, float]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nndiff.judge import rejudge
+from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.judge import UNPROVEN, rejudge
 from nndiff.names import matches_any
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
@@ -198,7 +199,7 @@ class Comparison:
         for pair in self.pairs:
             if pair.metrics is None or pair.metrics.needed_tolerance == float("inf"):
                 return None
-            exact = pair.metrics.unequal and pair.rtol == 0 != self.tolerance.rtol
+            exact = pair.metrics.unequal and all(dtype.exact for dtype in _dtypes(pair))
             needed = max(needed, pair.metrics.max_abs if exact else pair.metrics.needed_tolerance)
         return needed if self.pairs and not self.leftovers else None
 
@@ -247,15 +248,18 @@ def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
     )
 
 
-def _rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
-    from nndiff.dtypes import DTYPES, opaque
+def _dtypes(pair: Pair) -> tuple[DType, DType]:
+    reference, candidate = (DTYPES.get(name) or opaque(name) for name in pair.dtype)
+    return reference, candidate
 
+
+def _rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
     if pair.metrics is None:
         return pair
-    reference, candidate = (DTYPES.get(name) or opaque(name) for name in pair.dtype)
-    atol, rtol = tolerance.for_pair(reference, candidate)
+    atol, rtol = tolerance.for_pair(*_dtypes(pair))
     if (atol, rtol) == (pair.atol, pair.rtol):
         return pair
     verdict, note = rejudge(pair.metrics, pair.dtype[0] == pair.dtype[1], atol, rtol)
     metrics = replace(pair.metrics, mismatched=0 if verdict.passed else None)
-    return replace(pair, verdict=verdict, metrics=metrics, atol=atol, rtol=rtol, note=note or pair.note)
+    kept = "" if pair.note == UNPROVEN else pair.note
+    return replace(pair, verdict=verdict, metrics=metrics, atol=atol, rtol=rtol, note=note or kept)

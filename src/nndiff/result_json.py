@@ -9,16 +9,17 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nndiff.errors import ReportError
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals
-from nndiff.stats.metrics import NAN, Metrics
+from nndiff.stats.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
 FORMAT = "nndiff.comparison"
 VERSION = 1
+_T = TypeVar("_T")
 
 
 def to_dict(comparison: Comparison) -> dict[str, Any]:
@@ -68,24 +69,69 @@ def load(path: str | Path) -> Comparison:
         raise ReportError(f"{path}: version {data.get('version')!r} of the format; this nndiff reads {VERSION}")
     try:
         return from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ReportError(f"{path}: a saved result that is damaged ({type(error).__name__}: {error})") from None
 
 
 def from_dict(data: dict[str, Any]) -> Comparison:
-    """Return the result behind plain data."""
-    return Comparison(
+    """Return the result behind plain data; whoever wrote it may have been wrong about types."""
+    comparison = Comparison(
         kind=str(data["kind"]),
         reference=_side(data["reference"]),
         candidates=tuple(_side(side) for side in data["candidates"]),
-        tolerance=Tolerance(**data["tolerance"]),
+        tolerance=_checked(Tolerance(**data["tolerance"])),
         pairs=tuple(_pair_back(pair) for pair in data["pairs"]),
-        leftovers=tuple(Leftover(**{**left, "shape": tuple(left["shape"])}) for left in data["leftovers"]),
-        findings=tuple(Finding(**{**finding, "where": tuple(finding["where"])}) for finding in data["findings"]),
+        leftovers=tuple(_leftover(left) for left in data["leftovers"]),
+        findings=tuple(_finding(finding) for finding in data["findings"]),
         first_divergence=data["first_divergence"],
         groups={name: group["pattern"] for name, group in data["groups"].items()},
         notes=tuple(data["notes"]),
     )
+    return _consistent(comparison)
+
+
+def _consistent(comparison: Comparison) -> Comparison:
+    known = {side.label for side in comparison.candidates}
+    for each in (*comparison.pairs, *comparison.leftovers):
+        if each.candidate not in known:
+            raise ValueError(f"{each.candidate!r} is not one of the candidates")
+    if not isinstance(comparison.first_divergence, (dict, type(None))):
+        raise TypeError("first_divergence is not an object")
+    if not all(isinstance(text, str) for text in (*comparison.notes, *comparison.groups.values())):
+        raise TypeError("notes and patterns are texts")
+    return comparison
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "Mapping[str, Any]": (dict,),
+}
+_ITEMS: dict[str, type] = {"tuple[str, ...]": str, "tuple[str, str]": str, "Shape": int}
+
+
+def _checked(item: _T) -> _T:
+    """Return a dataclass whose plain fields are what they are declared to be."""
+    for each in dataclasses.fields(item):  # type: ignore[arg-type]  # every caller gives a dataclass
+        value, declared = getattr(item, each.name), str(each.type)
+        if not isinstance(value, _TYPES.get(declared, (object,))):
+            raise TypeError(f"{each.name} is not {declared}")
+        if declared in _ITEMS and not all(isinstance(part, _ITEMS[declared]) for part in value):
+            raise TypeError(f"{each.name} is not {declared}")
+    return item
+
+
+def _leftover(data: dict[str, Any]) -> Leftover:
+    if data["side"] not in ("reference", "candidate"):
+        raise ValueError(f"{data['side']!r} is not a side")
+    return _checked(Leftover(**{**data, "shape": tuple(data["shape"])}))
+
+
+def _finding(data: dict[str, Any]) -> Finding:
+    return _checked(Finding(**{**data, "where": tuple(data["where"])}))
 
 
 def _candidate(comparison: Comparison, side: Side) -> dict[str, Any]:
@@ -136,7 +182,7 @@ def _metrics_back(data: dict[str, Any] | None) -> Metrics | None:
         if name == "max_abs_index":
             values[name] = None if value is None else tuple(int(axis) for axis in value)
         elif name == "envelope":
-            values[name] = tuple(_number(each) for each in value)
+            values[name] = tuple(_number(value[number]) for number in range(len(ENVELOPE_RTOLS)))
         elif name in _WHOLE:
             values[name] = None if value is None and name == "mismatched" else int(value)
         else:
@@ -147,13 +193,13 @@ def _metrics_back(data: dict[str, Any] | None) -> Metrics | None:
 def _pair_back(data: dict[str, Any]) -> Pair:
     reference, candidate = data["shape"]
     first, second = data["dtype"]
-    return Pair(
+    pair = Pair(
         candidate=data["candidate"],
         reference_name=data["reference_name"],
         candidate_name=data["candidate_name"],
         matched_by=data["matched_by"],
         verdict=Verdict(data["verdict"]),
-        shape=(tuple(reference), tuple(candidate)),
+        shape=(tuple(map(int, reference)), tuple(map(int, candidate))),
         dtype=(first, second),
         order=int(data["order"]),
         metrics=_metrics_back(data["metrics"]),
@@ -162,11 +208,12 @@ def _pair_back(data: dict[str, Any]) -> Pair:
         slot=data["slot"],
         note=data["note"],
     )
+    return _checked(pair)
 
 
 def _side(data: dict[str, Any]) -> Side:
     fields = {each.name: data[each.name] for each in dataclasses.fields(Side)}
-    return Side(**{**fields, "notes": tuple(fields["notes"])})
+    return _checked(Side(**{**fields, "notes": tuple(fields["notes"])}))
 
 
 def _number(value: Any) -> float:

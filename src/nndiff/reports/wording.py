@@ -10,6 +10,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 from nndiff.names import natural_key, printable
 from nndiff.result import Comparison, Leftover, Pair, Side, Totals
+from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
 from nndiff.verdict import Outcome, Verdict
 
@@ -256,7 +257,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
     for side in (comparison.reference, *comparison.candidates):
         yield from (f"{printable(side.label)}: {printable(note)}" for note in side.notes)
     yield from _not_finite_alike(comparison)
-    yield from _some([_not_finite(pair) for pair in comparison.pairs if pair.verdict is Verdict.NOT_FINITE])
+    broken = ((pair, pair.metrics) for pair in comparison.pairs if pair.verdict is Verdict.NOT_FINITE)
+    yield from _some([_not_finite(pair, numbers) for pair, numbers in broken if numbers])
     said = Counter(pair.note for pair in comparison.pairs if pair.note)
     yield from _some([f"{plural(number, 'tensor')}: {printable(note)}" for note, number in said.most_common()])
 
@@ -275,12 +277,9 @@ def _alike(pair: Pair) -> int:
     return numbers.nonfinite_ref if numbers and not numbers.nonfinite_unequal else 0
 
 
-def _not_finite(pair: Pair) -> str:
-    assert pair.metrics is not None
-    counts = (
-        f"{pair.metrics.nonfinite_ref:,} NaN/inf in the reference, {pair.metrics.nonfinite_cand:,} in the candidate"
-    )
-    return f"{printable(pair.name, 80)}: {counts}, {plural(pair.metrics.nonfinite_unequal, 'place')} not the same"
+def _not_finite(pair: Pair, numbers: Metrics) -> str:
+    counts = f"{numbers.nonfinite_ref:,} NaN/inf in the reference, {numbers.nonfinite_cand:,} in the candidate"
+    return f"{printable(pair.name, 80)}: {counts}, {plural(numbers.nonfinite_unequal, 'place')} not the same"
 
 
 def _some(texts: list[str]) -> Iterator[str]:

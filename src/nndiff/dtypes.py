@@ -37,7 +37,8 @@ class DType:
     def decode(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return the numbers behind raw elements, in a NumPy type that holds them exactly."""
         if self.name == "bfloat16":
-            return np.left_shift(raw, 16, dtype=np.uint32).view(np.float32)
+            widened: NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
+            return widened.view(np.float32)
         if self.name in _FLOAT8:
             return np.take(_float8_table(self.name), raw)
         return raw

@@ -1,13 +1,13 @@
 """What can go wrong, and the exit status each trouble ends with.
 
-    NndiffError                 the root: everything nndiff raises on purpose (exit 2)
-    ├── UsageError              the call itself makes no sense
-    ├── SourceError             a file or object cannot be read; names it and the trouble
-    │   └── UnsafeFileError     reading on would take too much memory, disk or trust
-    ├── AlignmentError          rules that cannot be applied to these names
-    ├── ReportError             a report cannot be written or read back
-    ├── ModelError              a model cannot be built, fed or run
-    └── MissingExtraError       an optional package is needed; carries the pip line
+NndiffError                 the root: everything nndiff raises on purpose (exit 2)
+├── UsageError              the call itself makes no sense
+├── SourceError             a file or object cannot be read; names it and the trouble
+│   └── UnsafeFileError     reading on would take too much memory, disk or trust
+├── AlignmentError          rules that cannot be applied to these names
+├── ReportError             a report cannot be written or read back
+├── ModelError              a model cannot be built, fed or run
+└── MissingExtraError       an optional package is needed; carries the pip line
 """
 
 from __future__ import annotations

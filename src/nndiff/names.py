@@ -74,10 +74,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Tell whether a pattern names this tensor.
+    r"""Tell whether a pattern names this tensor.
 
     A pattern is a shell pattern over the whole name (`*.bias`), a module's path, which stands for
-    all below it (`encoder.layers.0`), or a regular expression found anywhere (`re:layers\\.[0-3]\\.`).
+    all below it (`encoder.layers.0`), or a regular expression found anywhere (`re:layers\.[0-3]\.`).
     """
     if pattern.startswith("re:"):
         return _compiled(pattern).search(name) is not None

@@ -28,7 +28,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "kind": comparison.kind,
-        "reference": _plain(dataclasses.asdict(comparison.reference)),
+        "reference": plain(dataclasses.asdict(comparison.reference)),
         "candidates": [_candidate(comparison, side) for side in comparison.candidates],
         "verdict": comparison.verdict,
         "exit_code": comparison.exit_code,
@@ -42,9 +42,9 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "pairs": [_pair(pair) for pair in comparison.pairs],
         "only_reference": list(comparison.only_reference),
         "only_candidate": list(comparison.only_candidate),
-        "leftovers": [_plain(dataclasses.asdict(left)) for left in comparison.leftovers],
-        "first_divergence": _plain(comparison.first_divergence),
-        "findings": [_plain(dataclasses.asdict(finding)) for finding in comparison.findings],
+        "leftovers": [plain(dataclasses.asdict(left)) for left in comparison.leftovers],
+        "first_divergence": plain(comparison.first_divergence),
+        "findings": [plain(dataclasses.asdict(finding)) for finding in comparison.findings],
         "notes": list(comparison.notes),
     }
 
@@ -92,9 +92,9 @@ def from_dict(data: dict[str, Any]) -> Comparison:
 
 def _consistent(comparison: Comparison) -> Comparison:
     known = {side.label for side in comparison.candidates}
-    for each in (*comparison.pairs, *comparison.leftovers):
-        if each.candidate not in known:
-            raise ValueError(f"{each.candidate!r} is not one of the candidates")
+    named = {pair.candidate for pair in comparison.pairs} | {left.candidate for left in comparison.leftovers}
+    if named - known:
+        raise ValueError(f"{min(named - known)!r} is not one of the candidates")
     if not isinstance(comparison.first_divergence, (dict, type(None))):
         raise TypeError("first_divergence is not an object")
     if not all(isinstance(text, str) for text in (*comparison.notes, *comparison.groups.values())):
@@ -116,10 +116,10 @@ _ITEMS: dict[str, type] = {"tuple[str, ...]": str, "tuple[str, str]": str, "Shap
 def _checked(item: _T) -> _T:
     """Return a dataclass whose plain fields are what they are declared to be."""
     for each in dataclasses.fields(item):  # type: ignore[arg-type]  # every caller gives a dataclass
-        value, declared = getattr(item, each.name), str(each.type)
-        if not isinstance(value, _TYPES.get(declared, (object,))):
-            raise TypeError(f"{each.name} is not {declared}")
-        if declared in _ITEMS and not all(isinstance(part, _ITEMS[declared]) for part in value):
+        value: Any = getattr(item, each.name)
+        declared = str(each.type)
+        right = declared not in _TYPES or isinstance(value, _TYPES[declared])
+        if not right or (declared in _ITEMS and not all(isinstance(part, _ITEMS[declared]) for part in value)):
             raise TypeError(f"{each.name} is not {declared}")
     return item
 
@@ -136,7 +136,7 @@ def _finding(data: dict[str, Any]) -> Finding:
 
 def _candidate(comparison: Comparison, side: Side) -> dict[str, Any]:
     return {
-        **_plain(dataclasses.asdict(side)),
+        **plain(dataclasses.asdict(side)),
         "verdict": comparison.outcome_of(side.label).value,
         "totals": _totals(comparison.totals_of(side.label)),
     }
@@ -170,7 +170,7 @@ _WHOLE = frozenset(("count", "unequal", "mismatched", "nonfinite_ref", "nonfinit
 
 
 def _metrics(metrics: Metrics | None) -> dict[str, Any] | None:
-    return None if metrics is None else {name: _plain(getattr(metrics, name)) for name in _METRIC_NAMES}
+    return None if metrics is None else {name: plain(getattr(metrics, name)) for name in _METRIC_NAMES}
 
 
 def _metrics_back(data: dict[str, Any] | None) -> Metrics | None:
@@ -220,12 +220,12 @@ def _number(value: Any) -> float:
     return NAN if value is None else float(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return plain data without the floats that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value

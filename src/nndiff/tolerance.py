@@ -69,6 +69,4 @@ def choose(atol: float | None, rtol: float | None, tolerance: str | None = None)
         raise UsageError(f"unknown tolerance {tolerance!r}: the known one is 'auto'")
     if atol is None and rtol is None:
         return Tolerance()
-    return Tolerance(
-        DEFAULT_ATOL if atol is None else atol, DEFAULT_RTOL if rtol is None else rtol, "given"
-    )
+    return Tolerance(DEFAULT_ATOL if atol is None else atol, DEFAULT_RTOL if rtol is None else rtol, "given")

@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable
 
-from nndiff.reports import FORMATS, ReportOptions, write_reports
+from nndiff.reports import FORMATS, ReportOptions, check_specs, write_reports
 from nndiff.result import Comparison
 from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
 
@@ -57,3 +57,8 @@ def _rows(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"must be 0 or more, not {number}")
     return number
+
+
+def check_reports(args: argparse.Namespace) -> None:
+    """Refuse reports that cannot be written before any work is done."""
+    check_specs(args.report)

@@ -14,7 +14,7 @@ from nndiff.reports.output import Output, write_outputs
 from nndiff.reports.sink import Sink, for_path, for_stdout
 from nndiff.result import Comparison
 
-__all__ = ["FORMATS", "Report", "ReportOptions", "get_report", "write_report", "write_reports"]
+__all__ = ["FORMATS", "Report", "ReportOptions", "check_specs", "get_report", "write_report", "write_reports"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,18 @@ def get_report(name: str) -> Report:
     return report
 
 
+def check_specs(specs: Iterable[str]) -> None:
+    """Refuse unknown formats, missing folders and clashes before any work is done."""
+    sinks = []
+    for name, sink in map(_parse, specs):
+        if name not in FORMATS:
+            raise UsageError(f"unknown report format {name!r}: {_advice(name)}")
+        if sink.path is not None and not os.path.isdir(os.path.dirname(sink.path) or "."):
+            raise UsageError(f"{sink.path}: the folder for this report does not exist")
+        sinks.append(sink)
+    _refuse_clashes(sinks)
+
+
 def write_report(comparison: Comparison, spec: str, options: ReportOptions | None = None) -> None:
     """Write one report as `FORMAT[:PATH]` says; no path or `-` is standard output."""
     write_reports(comparison, [spec], options)
@@ -82,6 +94,8 @@ def _parse(spec: str) -> tuple[str, Sink]:
     name, colon, path = spec.partition(":")
     if colon and not path:
         raise UsageError(f"--report {spec!r} has no path after the colon: give one, or {name!r} alone to print it")
+    if "\0" in path:
+        raise UsageError(f"--report {spec!r} has a NUL in its path")
     return name, for_stdout() if path in ("", "-") else for_path(path)
 
 

@@ -115,13 +115,11 @@ def _troubles(path: str) -> Iterator[None]:
     except OSError as error:
         trouble = (error.strerror or str(error)).lower()
         raise ReportError(f"{path}: cannot write the report: {trouble}") from None
-    except ValueError as error:  # a NUL in the path
-        raise ReportError(f"{path!r}: cannot write the report: {error}") from None
 
 
 def _print(output: Output) -> None:
     stream = sys.stdout
-    if stream is None or stream.closed:
+    if stream is None or getattr(stream, "closed", False):
         raise ReportError("cannot print the report: standard output is closed")
     try:
         buffer = getattr(stream, "buffer", None)

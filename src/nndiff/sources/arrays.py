@@ -167,7 +167,8 @@ def dtype_from(value: Any) -> np.dtype[Any] | None:
     state = value.state[-1] if value.state else None
     order = state[1] if isinstance(state, tuple) and len(state) > 1 else "<"
     try:
-        return np.dtype(code).newbyteorder(">" if order == ">" else "<")
+        dtype: np.dtype[Any] = np.dtype(code).newbyteorder(">" if order == ">" else "<")
+        return dtype
     except (TypeError, ValueError):
         return None
 

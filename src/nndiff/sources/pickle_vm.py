@@ -236,7 +236,9 @@ def _buffer(window: Window) -> tuple[Any, int]:
     return pages, skew
 
 
-_PLAIN = frozenset(("bool", "bytes", "complex", "float", "int", "list", "dict", "set", "str", "tuple", "frozenset"))
+_PLAIN = frozenset(
+    ("bool", "bytes", "complex", "float", "int", "list", "dict", "set", "str", "tuple", "frozenset", "long")
+)
 
 
 def _is_plain(found: Global) -> bool:

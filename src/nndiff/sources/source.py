@@ -31,7 +31,7 @@ class Source:
         if self.part:
             notes.append(f"compared: {self.part!r}")
         if self.others:
-            notes.append("not compared, also in the file: " + ", ".join(self.others))
+            notes.append(f"also in the file and not compared: {self._beside()}")
         return Side(
             label=self.label,
             kind=self.kind,
@@ -42,6 +42,13 @@ class Source:
             notes=tuple(notes),
             meta=self.meta,
         )
+
+    def _beside(self) -> str:
+        """Name what holds tensors, count the rest."""
+        holding = [f"{key} ({what})" for key, what in self.others.items() if "tensor" in what]
+        rest = len(self.others) - len(holding)
+        plain = [f"{rest} {'entry' if rest == 1 else 'entries'} without tensors"] if rest else []
+        return ", ".join([*holding[:5], *([f"{len(holding) - 5} more"] if len(holding) > 5 else []), *plain])
 
 
 def by_name(label: str, tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:

@@ -1,0 +1,113 @@
+"""The user's rules: --rename REGEX=>REPLACEMENT and mapping files."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nndiff.errors import AlignmentError, UsageError
+
+_MAP_LIMIT = 32 << 20
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Rewrite candidate names so that they become the reference's."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+
+    @classmethod
+    def parse(cls, text: str) -> Rename:
+        """Return the rule of `REGEX=>REPLACEMENT`."""
+        regex, arrow, replacement = text.partition("=>")
+        if not arrow or not regex:
+            raise UsageError(f"--rename {text!r} is not REGEX=>REPLACEMENT, for example '^transformer\\.=>model.'")
+        try:
+            rule = cls(re.compile(regex), replacement)
+            rule.pattern.sub(replacement, "")  # a bad group number shows only when it is used
+            re.compile(regex + "|").sub(replacement, "x")
+        except (re.error, IndexError) as error:
+            raise UsageError(f"--rename {text!r}: {error}") from None
+        return rule
+
+    def apply(self, name: str) -> str:
+        """Return the name as the reference would have it."""
+        return self.pattern.sub(self.replacement, name)
+
+
+def rename_all(names: Iterable[str], rules: Iterable[Rename]) -> tuple[dict[str, str], list[Rename]]:
+    """Return {name: new name} after all rules in turn, and the rules that changed nothing."""
+    renamed = {name: name for name in names}
+    idle = []
+    for rule in rules:
+        changed = {name: rule.apply(new) for name, new in renamed.items()}
+        if changed == renamed:
+            idle.append(rule)
+        renamed = changed
+    taken: dict[str, str] = {}
+    for name, new in renamed.items():
+        if new in taken:
+            raise AlignmentError(f"the rename rules make one name, {new!r}, of both {taken[new]!r} and {name!r}")
+        taken[new] = name
+    return renamed, idle
+
+
+def read_map(path: str) -> dict[str, str]:
+    """Return {reference name: candidate name} of a mapping file: JSON, or two names a line."""
+    try:
+        if Path(path).stat().st_size > _MAP_LIMIT:
+            raise AlignmentError(f"{path}: a mapping file of more than {_MAP_LIMIT} bytes is not read")
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise AlignmentError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise AlignmentError(f"{path}: not a text file") from None
+    return _map_from_json(path, text) if text.lstrip().startswith("{") else _map_from_lines(path, text)
+
+
+def _map_from_json(path: str, text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise AlignmentError(f"{path}: not valid JSON") from None
+    if not all(isinstance(name, str) for name in found.values()):
+        raise AlignmentError(f'{path}: a mapping is an object of names, {{"reference": "candidate"}}')
+    return dict(found)
+
+
+def _map_from_lines(path: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.split("#", 1)[0].strip()
+        if not bare:
+            continue
+        names = bare.split("=>") if "=>" in bare else bare.split()
+        if len(names) != 2:
+            raise AlignmentError(f"{path}, line {number}: expected 'REFERENCE => CANDIDATE', got {line.strip()!r}")
+        reference, candidate = (name.strip() for name in names)
+        if reference in found:
+            raise AlignmentError(f"{path}, line {number}: {reference!r} is mapped twice")
+        found[reference] = candidate
+    return found
+
+
+def check_map(mapping: Mapping[str, str], reference: Iterable[str], candidate: Iterable[str]) -> None:
+    """Refuse a map that names what is not there."""
+    for side, names, wanted in (
+        ("reference", set(reference), mapping.keys()),
+        ("candidate", set(candidate), mapping.values()),
+    ):
+        for name in wanted:
+            if name not in names:
+                close = difflib.get_close_matches(name, list(names)[:5000], 1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise AlignmentError(f"the mapping names {name!r}, which the {side} does not have{hint}")
+    targets = list(mapping.values())
+    if len(set(targets)) != len(targets):
+        twice = next(name for name in targets if targets.count(name) > 1)
+        raise AlignmentError(f"the mapping gives the candidate's {twice!r} to two tensors")

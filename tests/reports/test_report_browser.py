@@ -1,0 +1,84 @@
+"""The html page in a real browser: it works, complains of nothing, and no name runs."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from report_builders import HOSTILE, hostile, mixed
+
+from nndiff.reports import ReportOptions, get_report
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+
+
+def opened(page: str, folder: Path) -> tuple[str, list[str]]:
+    """Return the document after its scripts ran, and what the console said."""
+    path = folder / "page.html"
+    path.write_text(page, encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
+    command = [
+        str(BROWSER),
+        *flags,
+        f"--user-data-dir={folder / 'profile'}",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+    ]
+    done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def title(document: str) -> str:
+    found = re.search("<title>(.*?)</title>", document, re.DOTALL)
+    return html.unescape(found[1]) if found else ""
+
+
+def test_the_script_runs_and_the_console_is_silent(tmp_path: Path) -> None:
+    document, console = opened(get_report("html").render(mixed(), ReportOptions()), tmp_path)
+    assert console == []
+    assert "9 of 9 shown" in document
+    assert document.count("<button") == 10
+
+
+def test_no_hostile_name_runs(tmp_path: Path) -> None:
+    document, console = opened(get_report("html").render(hostile(), ReportOptions()), tmp_path)
+    assert console == []
+    assert title(document).startswith("nndiff: different: <script>document.title='pwned'</script>")
+    assert f"{len(HOSTILE)} of {len(HOSTILE)} shown" in document
+    assert "<img" not in document
+
+
+def test_sorting_and_filtering(tmp_path: Path) -> None:
+    page = get_report("html").render(mixed(), ReportOptions())
+    drive = """<script>
+      document.querySelectorAll("th button")[1].click();
+      const search = document.getElementById("search");
+      search.value = "LAYERS."; search.dispatchEvent(new Event("input"));
+    </script></body>"""
+    # the policy would stop this script of ours too, and rightly so
+    page = re.sub("<meta http-equiv.*?>", "", page).replace("</body>", drive)
+    document, console = opened(page, tmp_path)
+    assert console == []
+    assert "4 of 9 shown" in document
+    rows = re.findall(r'<tr data-verdict="[^"]*" data-search="([^" ]*)', document)
+    assert rows.index("encoder.layers.9.linear.weight") < rows.index("encoder.layers.10.linear.weight")
+    assert rows[0] == "decoder.embed.weight"
+
+
+def test_the_policy_stops_what_escaping_might_miss(tmp_path: Path) -> None:
+    page = get_report("html").render(mixed(), ReportOptions())
+    attack = "<script>document.title='pwned'</script>"
+    document, console = opened(page.replace("<h1", attack + "<h1"), tmp_path)
+    assert title(document) != "pwned"
+    assert console, "a stopped script is said on the console"
+
+
+def test_the_checks_can_fail(tmp_path: Path) -> None:
+    document, console = opened("<title>a</title><script>document.title='pwned'; no_such()</script>", tmp_path)
+    assert title(document) == "pwned"
+    assert console

@@ -1,0 +1,149 @@
+"""nndiff report: a saved result, rendered and judged again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from report_builders import CASES, close, comparison, mixed, pair
+
+from nndiff.commands import report
+from nndiff.errors import NndiffError, ReportError, UsageError
+from nndiff.tolerance import AUTO, Tolerance
+from nndiff.verdict import Verdict
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser(prog="nndiff")
+    report.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["report", *map(str, words)])
+    code = args.run(args)
+    assert isinstance(code, int)
+    return code
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    comparison(pair("a.weight", Verdict.DIFFERENT, 3e-3), pair("a.bias")).save(tmp_path / "x.json")
+    return tmp_path / "x.json"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_exit_code_is_that_of_the_result(case: str, tmp_path: Path) -> None:
+    result = CASES[case]()
+    result.save(tmp_path / "x.json")
+    assert run(tmp_path / "x.json", "--quiet") == result.exit_code
+
+
+def test_the_terminal_report_is_the_default(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved) == 1
+    assert capsys.readouterr().out.startswith("✗ different: 1 of 2 tensors differ, 1 identical (exit 1)\n\n")
+
+
+def test_quiet_is_one_line(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(saved, "--quiet")
+    assert capsys.readouterr().out == "✗ different: 1 of 2 tensors differ, 1 identical (exit 1)\n"
+
+
+def test_only_json_on_standard_output(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved, "--report", "json:-") == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "different"
+
+
+def test_reports_to_files_print_nothing(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(saved, "--report", f"html:{saved.parent}/x.html", "--report", f"md:{saved.parent}/x.md")
+    assert capsys.readouterr().out == ""
+    assert (saved.parent / "x.html").exists()
+    assert (saved.parent / "x.md").exists()
+
+
+def judged(saved: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    code = run(saved, "--report", "json", *words)
+    data: dict[str, object] = json.loads(capsys.readouterr().out)
+    assert data["exit_code"] == code
+    return data
+
+
+def test_judged_again(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = judged(saved, capsys, "--atol", "1e-2", "--rtol", "0")
+    assert data["verdict"] == "close"
+    assert data["tolerance"] == {"atol": 1e-2, "rtol": 0.0, "origin": "given"}
+
+
+def test_a_half_not_given_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison(pair("a"), tolerance=Tolerance(2e-3, 3e-3, "given")).save(tmp_path / "x.json")
+    data = judged(tmp_path / "x.json", capsys, "--atol", "1e-2")
+    assert data["tolerance"] == {"atol": 1e-2, "rtol": 3e-3, "origin": "given"}
+
+
+def test_a_half_not_given_of_auto_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison(pair("a"), tolerance=AUTO).save(tmp_path / "x.json")
+    data = judged(tmp_path / "x.json", capsys, "--rtol", "1e-2")
+    assert data["tolerance"] == {"atol": 1e-5, "rtol": 1e-2, "origin": "given"}
+
+
+def test_auto(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tolerance = judged(saved, capsys, "--tolerance", "auto")["tolerance"]
+    assert isinstance(tolerance, dict)
+    assert tolerance["origin"] == "auto"
+
+
+def test_the_passing_tolerance_printed_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison(pair("a.weight", Verdict.DIFFERENT, 3.14159e-3)).save(tmp_path / "x.json")
+    assert run(tmp_path / "x.json") == 1
+    line = next(line for line in capsys.readouterr().out.splitlines() if "passes at" in line)
+    assert run(tmp_path / "x.json", *line.split()[2:]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        (["--atol", "-1"], UsageError, "finite number of zero or more"),
+        (["--rtol", "nan"], UsageError, "finite number of zero or more"),
+        (["--tolerance", "auto", "--atol", "1"], UsageError, "not both"),
+        (["--report", "pdf"], UsageError, "unknown report format 'pdf'"),
+        (["--report", "json:{}"], UsageError, "is the file being read"),
+    ],
+)
+def test_troubles(words: list[str], kind: type[NndiffError], message: str, saved: Path) -> None:
+    before = saved.read_bytes()
+    with pytest.raises(kind, match=message):
+        run(saved, *(word.format(saved) for word in words))
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["--top", "-1"], ["--top", "x"], ["-q", "-v"], ["--tolerance", "magic"]])
+def test_bad_usage_ends_with_2(words: list[str], saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(saved, *words)
+    assert caught.value.code == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_a_missing_file() -> None:
+    with pytest.raises(ReportError, match="no such file"):
+        run("/nowhere/x.json")
+
+
+def test_top_and_verbose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed().save(tmp_path / "x.json")
+    run(tmp_path / "x.json", "--top", "2")
+    out = capsys.readouterr().out
+    assert "and 5 more; --top or --verbose shows them" in out
+    assert "encoder.pos_enc.pe  " not in out
+    run(tmp_path / "x.json", "--verbose")
+    assert "✓ identical" in capsys.readouterr().out
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_close_passes(tmp_path: Path) -> None:
+    close().save(tmp_path / "x.json")
+    assert run(tmp_path / "x.json", "-q") == 0
+    assert run(tmp_path / "x.json", "-q", "--atol", "0", "--rtol", "0") == 1

@@ -1,0 +1,142 @@
+"""Names are data from strangers: no format lets them act."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import unicodedata
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from report_builders import CASES, HOSTILE, comparison, hostile, pair
+from rich.cells import cell_len
+
+from nndiff import result_json
+from nndiff.reports import FORMATS, ReportOptions, get_report
+from nndiff.reports.csv_report import guarded
+from nndiff.reports.markdown import code, escaped
+from nndiff.verdict import Verdict
+
+PLAIN = ReportOptions(width=100, color=False, verbose=True)
+
+
+def acting_characters(text: str) -> set[str]:
+    """Return characters that could move a cursor, end a line or turn the writing direction."""
+    return {
+        char for char in text if char != "\n" and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn")
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_acting_character_in_any_format(name: str) -> None:
+    text = get_report(name).render(hostile(), PLAIN)
+    assert not acting_characters(text)
+    text.encode("utf-8")
+
+
+def test_the_check_for_acting_characters_can_fail() -> None:
+    assert acting_characters(HOSTILE["escape"])
+    assert acting_characters(HOSTILE["override"])
+    assert acting_characters(HOSTILE["surrogate"])
+
+
+def test_colour_only_of_our_own() -> None:
+    text = get_report("terminal").render(hostile(), ReportOptions(width=100, color=True))
+    codes = set(re.findall(r"\x1b(.[0-9;]*.)", text))
+    assert codes
+    assert all(re.fullmatch(r"\[[0-9;]*m", each) for each in codes)
+    assert not acting_characters(re.sub(r"\x1b\[[0-9;]*m", "", text))
+    assert "[red]not red[/red]" in text
+
+
+@pytest.mark.parametrize("width", [40, 41, 55, 80, 100, 137, 300])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("verbose", [False, True])
+def test_every_line_fits(case: str, width: int, verbose: bool) -> None:
+    text = get_report("terminal").render(CASES[case](), ReportOptions(width=width, color=False, verbose=verbose))
+    assert text.endswith("\n")
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_markdown_cells_stay_one_cell(name: str) -> None:
+    cell = code(name)
+    assert "|" not in cell
+    assert "\n" not in cell
+    assert not re.search(r"<(?!/?code>)", cell)
+    assert cell.count("`") in (0, 2)
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_markdown_text_has_no_syntax_left(name: str) -> None:
+    assert not re.search(r"[<>|`*_\[\]@\\~!]|://", escaped(name))
+
+
+def test_markdown_tables_keep_their_columns() -> None:
+    text = get_report("md").render(hostile(), ReportOptions())
+    tables = [block for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 3
+    for table in tables:
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_csv_reads_back_and_starts_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(get_report("csv").render(hostile(), PLAIN))))
+    assert len(rows) == len(HOSTILE) * 3
+    texts = ("candidate", "name", "reference_name", "candidate_name", "matched_by", "reference_dtype", "note")
+    assert not [row[key] for row in rows for key in texts if row[key].startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert all(None not in row for row in rows)
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_csv_guards_every_start_of_a_formula(start: str) -> None:
+    assert guarded(start + "1+1").startswith("'")
+    assert guarded("a" + start) == guarded("a" + start).lstrip("'")
+
+
+def test_junit_is_legal_xml_with_every_name_in_it() -> None:
+    root = ET.fromstring(get_report("junit").render(hostile(), PLAIN))
+    names = [case.get("name", "") for case in root.iter("testcase")]
+    assert len(names) == len(HOSTILE) * 3
+    assert any("<script>" in name for name in names)
+
+
+class Tags(HTMLParser):
+    """Gather tags and attributes as a browser would see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def tags(text: str) -> Tags:
+    parser = Tags()
+    parser.feed(text)
+    return parser
+
+
+def test_html_has_only_our_tags_and_attributes() -> None:
+    plain = tags(get_report("html").render(comparison(pair("a", Verdict.DIFFERENT, 0.1)), PLAIN))
+    seen = tags(get_report("html").render(hostile(), PLAIN))
+    assert seen.tags.count("script") == seen.tags.count("style") == 1
+    assert not {"img", "iframe", "link", "object", "a"} & set(seen.tags)
+    assert not [name for name in seen.attributes if name.startswith("on") or name in ("src", "href", "style")]
+    assert plain.tags.count("script") == 1
+
+
+def test_the_html_check_can_fail() -> None:
+    assert "onerror" in tags(HOSTILE["end of script"]).attributes
+    assert "script" in tags(HOSTILE["script"]).tags
+
+
+def test_json_keeps_names_exactly() -> None:
+    back = result_json.from_dict(json.loads(get_report("json").render(hostile(), PLAIN)))
+    assert [each.name for each in back.pairs] == list(HOSTILE.values())

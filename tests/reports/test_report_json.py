@@ -1,0 +1,172 @@
+"""The saved result: what goes in comes out, and damage is said in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_builders import CASES, metrics, mixed
+
+from nndiff import result_json
+from nndiff.errors import NndiffError, ReportError
+from nndiff.reports import FORMATS, ReportOptions, get_report
+from nndiff.result import Comparison, Finding, Leftover, Pair, Side
+from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
+from nndiff.tolerance import Tolerance
+from nndiff.verdict import Verdict
+
+texts = st.text(st.characters(), max_size=12)  # surrogates too
+counts = st.integers(0, 2**70)
+numbers = st.floats()
+positive = st.floats(0, 1e300)
+shapes = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
+labels = ("one", "two\ud800", "<three>")
+
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "int": counts,
+    "int | None": st.none() | counts,
+    "float": numbers,
+    "tuple[int, ...] | None": st.none() | shapes,
+    "tuple[float, ...]": st.tuples(*[numbers] * len(ENVELOPE_RTOLS)),
+}
+all_metrics = st.builds(Metrics, **{field.name: KINDS[str(field.type)] for field in dataclasses.fields(Metrics)})
+pairs = st.builds(
+    Pair,
+    candidate=st.sampled_from(labels),
+    reference_name=texts,
+    candidate_name=texts,
+    matched_by=texts,
+    verdict=st.sampled_from(Verdict),
+    shape=st.tuples(shapes, shapes),
+    dtype=st.tuples(texts, texts),
+    order=counts,
+    metrics=st.none() | all_metrics,
+    atol=positive,
+    rtol=positive,
+    slot=st.none() | texts,
+    note=texts,
+)
+sides = {
+    "kind": texts,
+    "tensors": counts,
+    "elements": counts,
+    "trainable": counts,
+    "nbytes": counts,
+    "notes": st.lists(texts, max_size=2).map(tuple),
+    "meta": st.dictionaries(texts, texts, max_size=2),
+}
+leftovers = st.builds(
+    Leftover, st.sampled_from(labels), st.sampled_from(("reference", "candidate")), texts, shapes, texts, texts
+)
+findings = st.builds(
+    Finding, texts, st.lists(texts, max_size=2).map(tuple), texts, texts, st.floats(0, 1), st.booleans()
+)
+comparisons = st.builds(
+    Comparison,
+    kind=texts,
+    reference=st.builds(Side, label=texts, **sides),
+    candidates=st.tuples(*(st.builds(Side, label=st.just(label), **sides) for label in labels)),
+    tolerance=st.builds(Tolerance, positive, positive, texts),
+    pairs=st.lists(pairs, max_size=3).map(tuple),
+    leftovers=st.lists(leftovers, max_size=2).map(tuple),
+    findings=st.lists(findings, max_size=2).map(tuple),
+    first_divergence=st.none() | st.dictionaries(texts, texts | counts, max_size=2),
+    groups=st.dictionaries(texts, st.sampled_from(("a.*", "encoder")), max_size=2),
+    notes=st.lists(texts, max_size=2).map(tuple),
+)
+
+
+def comparable(value: Any) -> Any:
+    """Return the value with NaN equal to itself."""
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    if dataclasses.is_dataclass(value):
+        return type(value), [comparable(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return [comparable(each) for each in value] if isinstance(value, (tuple, list)) else value
+
+
+@given(comparisons)
+@settings(max_examples=60, deadline=None)
+def test_what_goes_in_comes_out(result: Comparison) -> None:
+    back = result_json.from_dict(json.loads(result_json.dumps(result)))
+    assert comparable(back) == comparable(result)
+    assert back.verdict == result.verdict
+
+
+@given(comparisons, st.integers(40, 300))
+@settings(max_examples=60, deadline=None)
+def test_every_format_renders_anything(result: Comparison, width: int) -> None:
+    for name in FORMATS:
+        get_report(name).render(result, ReportOptions(width=width, color=False, verbose=True)).encode("utf-8")
+
+
+def test_the_round_trip_check_can_fail() -> None:
+    nan, other = metrics(max_abs=math.nan), metrics(max_abs=1.0)
+    assert comparable(nan) == comparable(metrics(max_abs=math.nan))
+    assert comparable(nan) != comparable(other)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_saved_and_loaded(case: str, tmp_path: Path) -> None:
+    result = CASES[case]()
+    result.save(tmp_path / "x.json")
+    assert comparable(result_json.load(tmp_path / "x.json")) == comparable(result)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value inside plain data, of a list's items that of the first."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    return [path, *(place for key, each in items for place in places(each, (*path, key)))]
+
+
+def damaged(place: tuple[Any, ...], junk: Any) -> dict[str, Any]:
+    data: Any = json.loads(json.dumps(result_json.to_dict(mixed())))
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = junk
+    assert isinstance(data, dict)
+    return data
+
+
+def read_and_rendered(path: Path) -> str:
+    """Use a result in every way; return the sentence it was refused with, if it was."""
+    try:
+        result = result_json.load(path).judged_at(Tolerance(1e-3, 1e-3, "given"))
+        for name in ("terminal", "csv", "md", "junit", "html"):
+            get_report(name).render(result, ReportOptions(width=80))
+    except NndiffError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("junk", [None, 5, -1, "text", [], {}, 1e400, True, [["x"]], {"a": {}}], ids=repr)
+def test_damage_is_refused_or_harmless(junk: Any, tmp_path: Path) -> None:
+    refused = []
+    for place in places(result_json.to_dict(mixed()))[1:]:
+        (tmp_path / "x.json").write_text(json.dumps(damaged(place, junk)))
+        refused.append(read_and_rendered(tmp_path / "x.json"))
+    assert not [sentence for sentence in refused if "\n" in sentence]
+    assert sum(map(bool, refused)) > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no valid JSON"),
+        ("[" * 100_000, "no valid JSON"),
+        ("[]", "its format is not"),
+        ('{"format": "nndiff.comparison", "version": 99}', "version 99"),
+        ('{"format": "nndiff.comparison", "version": 1}', "damaged"),
+    ],
+)
+def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ReportError, match=words):
+        result_json.load(tmp_path / "x.json")

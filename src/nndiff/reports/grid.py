@@ -41,10 +41,10 @@ def shorten(text: str, width: int, head: float = 0.5) -> str:
 
 
 def shorten_all(texts: Sequence[str], width: int) -> list[str]:
-    """Return texts that fit, cut where most of them stay apart: the middle, or nearer the beginning."""
+    """Return texts that fit, cut where most of them stay apart: in the middle if that does, or nearer an end."""
     if all(cell_len(text) <= width for text in texts):
         return list(texts)
-    tries = ([shorten(text, width, head) for text in texts] for head in (0.5, 0.33, 0.2, 0.0))
+    tries = ([shorten(text, width, head) for text in texts] for head in (0.5, 0.67, 0.33, 0.8, 0.2, 0.0))
     return max(tries, key=lambda cut: len(set(cut)))
 
 

@@ -92,7 +92,7 @@ def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterat
     roles = ["reference", "candidate"]
     columns = [
         Column("", ALWAYS),
-        Column("", ALWAYS, least=10),
+        Column("", ALWAYS, least=max(10, width // 3)),
         Column("", 1),
         Column("", 5, right=True),
         Column("", 4, right=True),

@@ -254,8 +254,10 @@ def rounded_up(value: float) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield what the reader should know besides the numbers, ready to print."""
     yield from map(printable, comparison.notes)
-    for side in (comparison.reference, *comparison.candidates):
-        yield from (f"{printable(side.label)}: {printable(note)}" for note in side.notes)
+    yield from (f"reference: {printable(note)}" for note in comparison.reference.notes)
+    for side in comparison.candidates:
+        role = printable(side.label) if len(comparison.candidates) > 1 else "candidate"
+        yield from (f"{role}: {printable(note)}" for note in side.notes)
     yield from _not_finite_alike(comparison)
     broken = ((pair, pair.metrics) for pair in comparison.pairs if pair.verdict is Verdict.NOT_FINITE)
     yield from _some([_not_finite(pair, numbers) for pair, numbers in broken if numbers])

@@ -1,0 +1,38 @@
+"""From whatever a NumPy program has to raw elements a recording can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nndiff.dtypes import DTYPES, DType, from_numpy
+from nndiff.errors import UsageError
+from nndiff.recording.measure import Raw
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether a value is an array: NumPy's, or one that turns into it (JAX, TensorFlow, torch on the CPU)."""
+    return isinstance(value, (np.ndarray, np.generic)) or (
+        hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype")
+    )
+
+
+def raw_array(value: Any, dtype: str | None = None) -> Raw:
+    """Return an array's raw elements; `dtype` names the type of bytes NumPy has no name for (bfloat16 as uint16)."""
+    array = np.asarray(value)
+    kind = _kind(array, dtype)
+    if array.dtype.itemsize != kind.itemsize:
+        raise UsageError(f"an array of {array.dtype} cannot hold {kind.name}")
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and np.little_endian is False):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    flat: NDArray[Any] = np.ascontiguousarray(array).reshape(-1)
+    return Raw(flat.view(kind.storage), kind, tuple(int(size) for size in array.shape))
+
+
+def _kind(array: NDArray[Any], dtype: str | None) -> DType:
+    kind = DTYPES.get(dtype) if dtype is not None else from_numpy(array.dtype)
+    if kind is None:
+        raise UsageError(f"arrays of {dtype or array.dtype} cannot be recorded; known are {', '.join(DTYPES)}")
+    return kind

@@ -1,0 +1,54 @@
+"""The folder of a recording: made, recognised, cleared, never one that holds something else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from nndiff.errors import SourceError
+from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD
+from nndiff.recording.shards import PART_SUFFIX
+
+
+def is_recording(folder: Path) -> bool:
+    """Tell whether a folder holds a recording, finished or not."""
+    try:
+        with open(folder / MANIFEST, "rb") as file:
+            return f'"{FORMAT}"'.encode() in file.read(4096)
+    except OSError:
+        return False
+
+
+def prepare(folder: Path, overwrite: bool) -> None:
+    """Make the folder, or clear the recording in it if that was asked for."""
+    if folder.exists() and not folder.is_dir():
+        raise SourceError(folder, "is there already and is not a folder; give another path")
+    if folder.is_dir() and any(folder.iterdir()):
+        _clear(folder, overwrite)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(folder, f"cannot be made: {(error.strerror or str(error)).lower()}") from None
+
+
+def _clear(folder: Path, overwrite: bool) -> None:
+    if not is_recording(folder):
+        raise SourceError(folder, "is there already and holds no recording; give another path")
+    if not overwrite:
+        raise SourceError(folder, "holds a recording already; overwrite it with --overwrite (overwrite=True)")
+    foreign = sorted(path.name for path in folder.iterdir() if not _ours(path))
+    if foreign:
+        raise SourceError(folder, f"holds more than a recording ({', '.join(foreign[:3])}); give another path")
+    # the manifest goes last: until then the folder is known for what it is
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+        path.unlink()
+
+
+def _ours(path: Path) -> bool:
+    name = path.name.removesuffix(PART_SUFFIX)
+    return path.is_file() and (name in (MANIFEST, EVENTS) or SHARD.match(name) is not None)
+
+
+def dump_manifest(body: dict[str, object]) -> str:
+    """Return the manifest's text: the format first, so that a glance recognises it."""
+    return json.dumps(body, ensure_ascii=True, allow_nan=False, indent=1) + "\n"

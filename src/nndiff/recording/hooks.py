@@ -1,0 +1,293 @@
+"""Listen to a model while it runs and change nothing: forward hooks and Tensor.register_hook only."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch.nn.modules import module as modules
+from torch.utils.hooks import RemovableHandle
+
+from nndiff.recording.events import Link, Phase, Site, TensorEvent
+from nndiff.recording.keep import Keep, lower
+from nndiff.recording.lineage import Lineage
+from nndiff.recording.measure import Raw
+from nndiff.recording.plan import Plan
+from nndiff.recording.recompute import Recomputed
+from nndiff.recording.torch_tensors import is_tensor, raw_tensor
+from nndiff.recording.values import describe, flatten
+
+
+class Sink(Protocol):
+    """Take events: the Writer, or a second run that is only checked against the first."""
+
+    keep: Keep
+
+    def reserve(self) -> int: ...  # noqa: D102
+
+    def tensor(  # noqa: D102
+        self,
+        site: Site,
+        load: Any,
+        *,
+        keep: str | None = None,
+        like: TensorEvent | None = None,
+        forward: int | None = None,
+        phase: Phase = "forward",
+    ) -> TensorEvent: ...
+
+    def value(self, site: Site, value: Any, note: str = "", phase: Phase = "forward") -> int: ...  # noqa: D102
+
+    def call(  # noqa: D102
+        self,
+        entered: int,
+        module: str,
+        call: int,
+        cls: str,
+        parent: int | None,
+        inputs: tuple[Link, ...],
+        outputs: tuple[int, ...],
+        phase: Phase = "forward",
+    ) -> int: ...
+
+
+@dataclass
+class _Frame:
+    """Hold a call that has begun."""
+
+    module: torch.nn.Module
+    name: str
+    call: int
+    entered: int
+    depth: int
+    phase: Phase
+    parent: int | None
+    inputs: tuple[Link, ...] = ()
+
+
+class _Stack(threading.local):
+    """Hold the calls under way in one thread."""
+
+    def __init__(self) -> None:
+        self.frames: list[_Frame] = []
+
+
+class Recorder:
+    """Attach to a model's modules, send what they do to a sink, leave without a trace."""
+
+    def __init__(self, sink: Sink, plan: Plan, *, gradients: bool, inputs_kept: bool) -> None:
+        self._sink = sink
+        self._plan = plan
+        self._gradients = gradients
+        self._inputs_kept = inputs_kept
+        self._names = {module: name for name, module in (*plan.hooked, *plan.outside)}
+        self._outside = frozenset(module for _, module in plan.outside)
+        self._handles: list[RemovableHandle] = []
+        self._grad_handles: list[RemovableHandle] = []
+        self._stack = _Stack()
+        self._lineage = Lineage()
+        self._calls: Counter[str] = Counter()
+        self._fired: Counter[int] = Counter()
+        self._listening: dict[int, str] = {}  # event -> name of an output whose gradient is waited for
+        self._recomputed = Recomputed()
+        self._lock = threading.RLock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
+        """Stay one: a model that copies its own modules copies no recorder."""
+        return self
+
+    def __enter__(self) -> Recorder:
+        try:
+            for _, module in self._plan.hooked:
+                # called through the base class: TorchScript modules hide the methods but honour the hooks
+                before = torch.nn.Module.register_forward_pre_hook(module, self._before, with_kwargs=True)
+                self._handles.append(before)
+                self._handles.append(torch.nn.Module.register_forward_hook(module, self._after, with_kwargs=True))
+            if self._outside:
+                self._handles.append(modules.register_module_forward_hook(self._after_any, with_kwargs=True))
+        except BaseException:
+            self.detach()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def detach(self) -> None:
+        """Remove every hook."""
+        for handle in (*self._handles, *self._grad_handles):
+            handle.remove()
+        self._handles.clear()
+        self._grad_handles.clear()
+
+    @property
+    def never_called(self) -> list[str]:
+        """Return the modules that were listened to and not heard."""
+        return [name for name in self._names.values() if name and not self._calls[name]]
+
+    @property
+    def without_gradient(self) -> list[str]:
+        """Return the outputs that could have had a gradient and got none."""
+        return list(self._listening.values())
+
+    def tensor(
+        self,
+        site: Site,
+        tensor: torch.Tensor,
+        *,
+        keep: str | None = None,
+        forward: int | None = None,
+        phase: Phase = "forward",
+    ) -> TensorEvent | int:
+        """Record one tensor; return its event, or the order of a note where its elements cannot be read."""
+        found = self._lineage.find(tensor)
+        like = found[0] if found and found[1] == "same" else None
+        try:
+            raw = None if like else raw_tensor(tensor)
+        except (RuntimeError, NotImplementedError, TypeError, KeyError) as error:
+            return self._sink.value(site, tensor.__class__.__name__, note=_unreadable(tensor, error), phase=phase)
+
+        def load() -> Raw:
+            return raw if raw is not None else raw_tensor(tensor)
+
+        event = self._sink.tensor(site, load, keep=keep, like=like, forward=forward, phase=phase)
+        if like is None:
+            self._lineage.remember(tensor, event)
+        return event
+
+    def note(self, site: Site, text: str, phase: Phase = "forward") -> int:
+        """Record that there is nothing at a site, and why."""
+        return self._sink.value(site, None, note=text, phase=phase)
+
+    def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            frame = self._begin(module)
+            if frame.phase == "forward":
+                frame.inputs = self._links(frame, args, kwargs)
+            self._stack.frames.append(frame)
+
+    def _begin(self, module: torch.nn.Module) -> _Frame:
+        name = self._names[module]
+        depth = _python_depth()
+        frames = self._stack.frames
+        while frames and frames[-1].depth >= depth:
+            frames.pop()  # left by an exception: nothing on the stack can be as deep as what it calls
+        phase: Phase = "recompute" if torch._C._current_graph_task_id() != -1 else "forward"
+        call = self._calls[name]
+        if phase == "forward":
+            self._calls[name] += 1
+        parent = frames[-1].entered if frames else None
+        return _Frame(module, name, call, self._sink.reserve(), depth, phase, parent)
+
+    def _links(self, frame: _Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Link, ...]:
+        cls = type(frame.module).__name__
+        given = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        links = []
+        for path, leaf in flatten(given, is_tensor) if given else ():
+            if is_tensor(leaf):
+                links.append(self._link(Site(frame.name, "input", frame.call, path, "", cls), leaf))
+            else:
+                kind, value, note = describe(leaf)
+                links.append(Link(path, "value", None, value if value is not None else note or None, kind))
+        return tuple(links)
+
+    def _link(self, site: Site, tensor: torch.Tensor) -> Link:
+        found = self._lineage.find(tensor)
+        if found and not self._inputs_kept:
+            return Link(site.path, found[1], found[0].order)
+        level = self._sink.keep.level(site.module, site.name)
+        event = self.tensor(site, tensor, keep=level if self._inputs_kept else lower(level, "sketch"))
+        if isinstance(event, int):
+            return Link(site.path, "own", event)
+        how = found[1] if found else "equal" if event.same is not None else "own"
+        return Link(site.path, how, event.order)
+
+    def _after(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        with self._lock:
+            frame = self._end(module)
+            if frame is None:
+                return
+            if frame.phase == "recompute":
+                self._again(frame, output)
+                return
+            orders = self._outputs(frame, output)
+            cls = type(module).__name__
+            self._sink.call(frame.entered, frame.name, frame.call, cls, frame.parent, frame.inputs, orders, frame.phase)
+
+    def _after_any(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if module in self._outside:
+            with self._lock:
+                self._stack.frames.append(self._begin(module))
+                self._after(module, args, kwargs, output)
+
+    def _end(self, module: torch.nn.Module) -> _Frame | None:
+        frames = self._stack.frames
+        while frames:
+            frame = frames.pop()
+            if frame.module is module:
+                return frame
+        return None
+
+    def _outputs(self, frame: _Frame, output: Any) -> tuple[int, ...]:
+        orders = []
+        for path, leaf in flatten(output, is_tensor, objects=True):
+            site = Site(frame.name, "output", frame.call, path, "", type(frame.module).__name__)
+            if not is_tensor(leaf):
+                orders.append(self._sink.value(site, leaf))
+                continue
+            event = self.tensor(site, leaf)
+            orders.append(event if isinstance(event, int) else event.order)
+            if isinstance(event, TensorEvent):
+                self._recomputed.remember(event)
+                self._listen(leaf, event)
+        return tuple(orders)
+
+    def _again(self, frame: _Frame, output: Any) -> None:
+        """Take a call that was made again in the backward pass as what it is, never as a call of its own."""
+        for path, leaf in flatten(output, is_tensor, objects=True):
+            if not is_tensor(leaf):
+                continue
+            wanted = Site(frame.name, "recompute", 0, path, "", type(frame.module).__name__)
+            event = self._recomputed.record(self, wanted, leaf)
+            if event is not None and event.order not in self._listening and not self._fired[event.order]:
+                self._listen(leaf, event)
+
+    def _listen(self, tensor: torch.Tensor, event: TensorEvent) -> None:
+        """Wait for the gradient at an output: all its uses added up, as autograd hands it on."""
+        if not (self._gradients and tensor.requires_grad):
+            return
+        self._listening[event.order] = event.site.name
+
+        def taken(grad: torch.Tensor) -> None:
+            with self._lock:
+                self._take_gradient(event, grad)
+
+        self._grad_handles.append(tensor.register_hook(taken))
+
+    def _take_gradient(self, event: TensorEvent, grad: torch.Tensor) -> None:
+        nth = self._fired[event.order]
+        self._fired[event.order] += 1
+        self._listening.pop(event.order, None)
+        at = event.site
+        site = Site(at.module, "grad_output", at.call, at.path, "", at.cls, nth)
+        self.tensor(site, grad, forward=event.order, phase="backward")
+
+
+def _python_depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        depth += 1
+        frame = frame.f_back  # type: ignore[assignment]  # the last one has none
+    return depth
+
+
+def _unreadable(tensor: torch.Tensor, error: Exception) -> str:
+    why = "it has no elements (meta device)" if tensor.is_meta else str(error).split("\n", 1)[0][:200]
+    return f"a tensor of shape {tuple(tensor.shape)} whose elements cannot be read: {why}"

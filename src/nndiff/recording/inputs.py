@@ -1,0 +1,60 @@
+"""What a model was called with, as a structure that JSON can hold and a later run can feed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nndiff.errors import SourceError
+from nndiff.recording.values import escape
+
+_DEEPEST = 24
+
+
+def describe_inputs(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: Callable[[str, Any], int], is_tensor: Callable[[Any], bool]
+) -> dict[str, Any]:
+    """Return the structure of a call; `keep` records each tensor at its path and returns the event's order."""
+
+    def node(value: Any, path: str) -> dict[str, Any]:
+        if is_tensor(value):
+            return {"event": keep(path, value)}
+        if isinstance(value, Mapping):
+            return {"dict": {str(key): node(each, f"{path}.{escape(key)}") for key, each in value.items()}}
+        if isinstance(value, (list, tuple)):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return {kind: [node(each, f"{path}.{number}") for number, each in enumerate(value)]}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return {"value": value}
+        return {"unknown": type(value).__name__}
+
+    return {
+        "args": [node(value, str(number)) for number, value in enumerate(args)],
+        "kwargs": {str(name): node(value, escape(name)) for name, value in kwargs.items()},
+    }
+
+
+def rebuild(where: str, spec: Any, tensors: Mapping[int, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return args and kwargs of a structure, with the tensors of the events put in."""
+    if not isinstance(spec, dict) or not isinstance(spec.get("args"), list) or not isinstance(spec.get("kwargs"), dict):
+        raise SourceError(where, "holds no inputs that could be fed again")
+    args = [_rebuild(where, each, tensors, 0) for each in spec["args"]]
+    return args, {name: _rebuild(where, each, tensors, 0) for name, each in spec["kwargs"].items()}
+
+
+def _rebuild(where: str, node: Any, tensors: Mapping[int, Any], depth: int) -> Any:
+    if not isinstance(node, dict) or len(node) != 1 or depth > _DEEPEST:
+        raise SourceError(where, "the structure of its inputs is damaged")
+    ((kind, body),) = node.items()
+    if kind == "event" and type(body) is int and body in tensors:
+        return tensors[body]
+    if kind == "dict" and isinstance(body, dict):
+        return {key: _rebuild(where, each, tensors, depth + 1) for key, each in body.items()}
+    if kind in ("list", "tuple") and isinstance(body, list):
+        built = [_rebuild(where, each, tensors, depth + 1) for each in body]
+        return tuple(built) if kind == "tuple" else built
+    if kind == "value" and (body is None or isinstance(body, (bool, int, float, str))):
+        return body
+    if kind == "unknown":
+        raise SourceError(where, f"one of its inputs is a {body}, which a recording cannot hold: give the inputs again")
+    raise SourceError(where, "the structure of its inputs is damaged")

@@ -1,0 +1,133 @@
+"""Which recorded tensor a tensor is: by its memory and version, holding no tensor alive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from nndiff.recording.events import TensorEvent
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Hold one recorded tensor as it lay in memory when it was taken."""
+
+    event: TensorEvent
+    version: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    flags: tuple[bool, bool]
+    check: bytes
+    span: tuple[int, int] | None  # bytes of the storage, where every one of them belongs to the tensor
+
+
+class Lineage:
+    """Find the event of a tensor that was recorded before.
+
+    A storage's address alone is not enough, it may be given out again: a weak reference tells whether it
+    is still the same. A version says whether torch wrote to it since; a checksum catches writes that go
+    past torch (`.data`, foreign kernels).
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, tuple[StorageWeakRef, list[_Known]]] = {}
+        self._next_sweep = 256
+
+    def remember(self, tensor: torch.Tensor, event: TensorEvent) -> None:
+        """Note which event a tensor became."""
+        place = _place(tensor)
+        if place is None:
+            return
+        storage, version = place
+        reference, known = self._storages.get(storage._cdata, (None, []))
+        if reference is None or reference.expired():
+            reference, known = StorageWeakRef(storage), []
+        known = [each for each in known if each.version == version]
+        known.append(_known(tensor, version, event))
+        self._storages[storage._cdata] = (reference, known)
+        if len(self._storages) > self._next_sweep:
+            self._sweep()
+
+    def find(self, tensor: torch.Tensor) -> tuple[TensorEvent, str] | None:
+        """Return the event a tensor is (`same`) or is a view of (`view`), or None."""
+        place = _place(tensor)
+        if place is None:
+            return None
+        storage, version = place
+        reference, known = self._storages.get(storage._cdata, (None, []))
+        if reference is None or reference.expired():
+            return None
+        now = [each for each in known if each.version == version]
+        return _same(tensor, now) or _view(tensor, now)
+
+    def _sweep(self) -> None:
+        self._storages = {key: each for key, each in self._storages.items() if not each[0].expired()}
+        self._next_sweep = max(256, 2 * len(self._storages))
+
+
+def _place(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int] | None:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_inference() or tensor.numel() == 0:
+        return None  # memory that cannot be told apart, or versions that are not counted
+    try:
+        return tensor.untyped_storage(), tensor._version
+    except (NotImplementedError, RuntimeError):
+        return None  # wrappers without memory of their own
+
+
+def _known(tensor: torch.Tensor, version: int, event: TensorEvent) -> _Known:
+    low, high = _span(tensor)
+    dense = high - low == tensor.numel() * tensor.element_size()
+    return _Known(
+        event=event,
+        version=version,
+        offset=tensor.storage_offset(),
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        dtype=tensor.dtype,
+        flags=(tensor.is_conj(), tensor.is_neg()),
+        check=_checksum(tensor),
+        span=(low, high) if dense else None,
+    )
+
+
+def _same(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] | None:
+    for each in reversed(known):
+        if (
+            (each.offset, each.dtype) == (tensor.storage_offset(), tensor.dtype)
+            and (each.shape, each.stride) == (tuple(tensor.shape), tensor.stride())
+            and each.flags == (tensor.is_conj(), tensor.is_neg())
+            and each.check == _checksum(tensor)
+        ):
+            return each.event, "same"
+    return None
+
+
+def _view(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] | None:
+    low, high = _span(tensor)
+    for each in reversed(known):
+        if each.span and each.span[0] <= low and high <= each.span[1]:
+            return each.event, "view"
+    return None
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.storage_offset()
+    return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
+
+
+def _checksum(tensor: torch.Tensor) -> bytes:
+    """Return a sum that any stray write would most likely change: a fraction of the price of a digest."""
+    with torch.no_grad():
+        bare = tensor.detach()
+        if bare.is_complex():
+            bare = torch.view_as_real(bare.resolve_conj())
+        if bare.element_size() == 1 and bare.is_floating_point():
+            bare = bare.view(torch.uint8)  # float8 has no sum
+        small = bare.is_floating_point() and bare.element_size() < 4
+        total = bare.sum(dtype=torch.float32) if small else bare.sum()
+        return bytes(total.cpu().numpy().tobytes())

@@ -1,0 +1,279 @@
+"""Read a recording back: without torch, lazily, trusting nothing it says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nndiff.dtypes import DTYPES
+from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.files import RegularFile, Window
+from nndiff.names import printable
+from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
+from nndiff.recording.folder import is_recording
+from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
+from nndiff.recording.inputs import rebuild
+from nndiff.recording.keep import sketch_positions
+from nndiff.recording.shards import entry
+from nndiff.sources.safetensors_file import read_header
+from nndiff.sources.source import Source
+from nndiff.tensors import Data, FileData, NoData, TensorRef
+
+_MANIFEST_LIMIT = 64 << 20
+_MOST_EVENTS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Hold what a run left behind: its metadata, its events in order, its tensors on demand."""
+
+    path: str
+    complete: bool
+    meta: Mapping[str, Any]
+    events: tuple[Event, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def tensors(self) -> tuple[TensorEvent, ...]:
+        """Return the events that are tensors."""
+        return tuple(event for event in self.events if isinstance(event, TensorEvent))
+
+    @cached_property
+    def values(self) -> tuple[ValueEvent, ...]:
+        """Return the events that are plain values."""
+        return tuple(event for event in self.events if isinstance(event, ValueEvent))
+
+    @cached_property
+    def calls(self) -> tuple[CallEvent, ...]:
+        """Return the calls of modules in the order in which they finished."""
+        return tuple(event for event in self.events if isinstance(event, CallEvent))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what the recording itself warns of."""
+        found = self.meta.get("warnings", [])
+        return tuple(str(each) for each in found) if isinstance(found, list) else ()
+
+    def inputs(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments and keyword arguments the model was called with, tensors as TensorRef."""
+        refs = {ref.meta["order"]: ref for ref in self.source().tensors.values() if ref.meta["slot"] == "model_input"}
+        return rebuild(self.path, self.meta.get("inputs"), refs)
+
+    def source(self) -> Source:
+        """Return the tensors as a source: named, lazy, in order of execution, each with what is known of its site."""
+        return self._source
+
+    @cached_property
+    def _source(self) -> Source:
+        shards = _open_shards(Path(self.path), {event.shard for event in self.tensors if event.shard})
+        calls = {order: call for call in self.calls for order in call.outputs}
+        refs = (_ref(self.path, event, shards, calls.get(event.order)) for event in self.tensors)
+        values = {event.site.name: event.type for event in self.values}
+        return Source(
+            label=self.path,
+            kind="recording",
+            tensors={ref.name: ref for ref in refs},
+            others=values,
+            notes=self.notes,
+            meta=self.meta,
+        )
+
+
+def open_recording(path: str | os.PathLike[str]) -> Recording:
+    """Open a recording, finished or not."""
+    folder = Path(path)
+    name = os.fspath(path)
+    if not folder.is_dir():
+        raise SourceError(name, "not a folder" if folder.exists() else "no such file or directory")
+    if not is_recording(folder):
+        raise SourceError(name, f"not a recording: it has no {MANIFEST} of the format {FORMAT}")
+    manifest = _manifest(folder)
+    events, torn = _events(folder)
+    complete = manifest.get("complete") is True
+    notes = list(_notes(complete, torn, len(events), manifest.get("events")))
+    meta = manifest.get("meta", {})
+    if not isinstance(meta, dict):
+        raise SourceError(folder / MANIFEST, "'meta' is not an object")
+    _check(name, events)
+    return Recording(name, complete and not torn, meta, tuple(events), tuple(notes))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = os.fspath(folder / MANIFEST)
+    window = Window(RegularFile(path))
+    if window.size > _MANIFEST_LIMIT:
+        raise UnsafeFileError(path, f"is {window.size} bytes; more than {_MANIFEST_LIMIT} are not read")
+    manifest = parse(path, window.read(0, window.size))
+    if manifest.get("format") != FORMAT:
+        raise SourceError(path, f"the format is {printable(repr(manifest.get('format')), 80)}, not {FORMAT!r}")
+    version = manifest.get("version")
+    if type(version) is not int or version < 1:
+        raise SourceError(path, "the version is not a whole number of one or more")
+    if version > VERSION:
+        raise SourceError(path, f"is of version {version}, this nndiff reads up to {VERSION}: update nndiff")
+    return manifest
+
+
+def _events(folder: Path) -> tuple[list[Event], bool]:
+    """Return the events, and whether the last line was torn off."""
+    path = os.fspath(folder / EVENTS)
+    if not os.path.lexists(path):
+        return [], True
+    events: list[Event] = []
+    for line in _lines(Window(RegularFile(path))):
+        if not line.endswith(b"\n"):
+            return events, True
+        if len(events) >= _MOST_EVENTS:
+            raise UnsafeFileError(path, f"holds more than {_MOST_EVENTS} events")
+        events.append(from_line(f"{path} line {len(events) + 1}", line))
+    return events, False
+
+
+def _lines(window: Window) -> Iterator[bytes]:
+    rest = b""
+    for chunk in window.chunks():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line + b"\n"
+        if len(rest) > LINE_LIMIT:
+            raise UnsafeFileError(window.path, f"has a line of more than {LINE_LIMIT} bytes")
+    if rest:
+        yield rest
+
+
+def _notes(complete: bool, torn: bool, count: int, claimed: Any) -> Iterator[str]:
+    if not complete:
+        yield f"incomplete: the run was cut off, {count} events are readable"
+    elif torn or (isinstance(claimed, int) and claimed != count):
+        yield f"damaged: {count} of {claimed} events are readable"
+    if torn:
+        yield "the last line of the events was torn off and is left out"
+
+
+def _check(name: str, events: list[Event]) -> None:
+    """Refuse what would mislead: orders that go back, names that stand twice, references to nothing."""
+    known: dict[int, Event] = {}
+    names: set[str] = set()
+    last = -1
+    for event in events:
+        if event.order <= last:
+            raise SourceError(name, f"the order of events goes back at {event.order}")
+        last = event.order
+        if isinstance(event, CallEvent):
+            _check_call(name, event, known)
+        else:
+            title = event.site.name
+            if title in names:
+                raise SourceError(name, f"holds two events of the name {printable(title, 80)!r}")
+            names.add(title)
+            if isinstance(event, TensorEvent):
+                _check_tensor(name, event, known)
+        known[event.order] = event
+
+
+def _check_call(name: str, event: CallEvent, known: dict[int, Event]) -> None:
+    links = [link.event for link in event.inputs if link.event is not None]
+    if event.entered > event.order or any(order not in known for order in (*event.outputs, *links)):
+        raise SourceError(name, f"the call of order {event.order} refers to events that are not there")
+
+
+def _check_tensor(name: str, event: TensorEvent, known: dict[int, Event]) -> None:
+    if event.dtype not in DTYPES:
+        raise SourceError(
+            name, f"{printable(event.site.name, 80)!r} has the unknown dtype {printable(event.dtype, 40)!r}"
+        )
+    for order in (event.same, event.forward):
+        if order is not None and not isinstance(known.get(order), TensorEvent):
+            raise SourceError(name, f"{printable(event.site.name, 80)!r} refers to an event {order} that is not there")
+    twin = known.get(event.same) if event.same is not None else None
+    if isinstance(twin, TensorEvent) and (twin.digest, twin.shape, twin.dtype) != (
+        event.digest,
+        event.shape,
+        event.dtype,
+    ):
+        raise SourceError(
+            name, f"{printable(event.site.name, 80)!r} claims to be the same as another tensor and is not"
+        )
+    if event.keep == "full" and (event.shard is None or event.key is None):
+        raise SourceError(name, f"{printable(event.site.name, 80)!r} is kept in full but says not where")
+    if event.keep == "sketch" and (event.shard is None or event.sketch is None):
+        raise SourceError(name, f"{printable(event.site.name, 80)!r} is kept as a sketch but says not where")
+
+
+_Shards = dict[str, dict[str, TensorRef]]
+
+
+def _open_shards(folder: Path, names: set[str]) -> _Shards:
+    shards: _Shards = {}
+    for name in sorted(names):
+        assert SHARD.match(name)  # bare names only: checked when the events were read
+        refs, _ = read_header(Window(RegularFile(os.fspath(folder / name))))
+        shards[name] = {ref.name: ref for ref in refs}
+    return shards
+
+
+def _ref(path: str, event: TensorEvent, shards: _Shards, call: CallEvent | None) -> TensorRef:
+    dtype = DTYPES[event.dtype]
+    data: Data = NoData(f"the recording keeps its {event.keep} alone")
+    storage: object = (path, event.digest)
+    meta = _meta(event, call)
+    if event.keep == "full":
+        found = _stored(path, event, event.key, event.shape, shards)
+        data = FileData(found, dtype.storage)
+    elif event.keep == "sketch":
+        positions = sketch_positions(_count(event))
+        window = _stored(path, event, event.sketch, (positions.size,), shards)
+        meta["sketch"] = TensorRef(
+            f"{event.site.name}#sketch", (positions.size,), dtype, FileData(window, dtype.storage)
+        )
+    return TensorRef(event.site.name, event.shape, dtype, data, storage, meta)
+
+
+def _count(event: TensorEvent) -> int:
+    count = 1
+    for size in event.shape:
+        count *= size
+    return count
+
+
+def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ...], shards: _Shards) -> Window:
+    """Return where the bytes lie, if the shard agrees with the event about them."""
+    count = 1
+    for size in shape:
+        count *= size
+    nbytes = count * DTYPES[event.dtype].itemsize
+    found = shards[event.shard or ""].get(key or "")
+    title = printable(event.site.name, 80)
+    if found is None or not isinstance(found.data, FileData):
+        raise SourceError(path, f"{title!r} is not in {event.shard}, where the events say it is")
+    code, stored_shape = entry(event.dtype, shape, nbytes)
+    if found.nbytes != nbytes or found.shape != tuple(stored_shape):
+        raise SourceError(path, f"{title!r} has another shape or type in {event.shard} than in the events")
+    del code
+    return found.data.window
+
+
+def _meta(event: TensorEvent, call: CallEvent | None) -> dict[str, Any]:
+    site = event.site
+    return {
+        "order": event.order,
+        "module": site.module,
+        "call": site.call,
+        "slot": site.slot,
+        "path": site.path,
+        "tensor": site.tensor,
+        "class": site.cls,
+        "nth": site.nth,
+        "phase": event.phase,
+        "keep": event.keep,
+        "digest": event.digest,
+        "stats": event.stats,
+        "same": event.same,
+        "forward": event.forward,
+        "inputs": call.inputs if call else (),
+        "parent": call.parent if call else None,
+    }

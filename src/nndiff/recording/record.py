@@ -1,0 +1,179 @@
+"""Record a model: run it once and save what every layer did, forward and backward."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from nndiff.errors import ModelError, UsageError
+from nndiff.recording import describe
+from nndiff.recording.call import Inputs, as_inputs
+from nndiff.recording.check import Digests, disagreeing
+from nndiff.recording.determinism import (
+    active_dropout,
+    deterministic_algorithms,
+    dropout_off,
+    flags,
+    kept_randomness,
+    seed_everything,
+)
+from nndiff.recording.keep import Keep, parse_keep
+from nndiff.recording.plan import Plan, Selection, make_plan
+from nndiff.recording.reader import Recording, open_recording
+from nndiff.recording.run import Facts, Wanted, run_once
+from nndiff.recording.state import Mode, State, in_mode, mode_of
+from nndiff.recording.writer import SHARD_BYTES, Writer
+
+_MANY = 1000
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Hold everything that was asked for beside the model and its inputs."""
+
+    wanted: Wanted
+    selection: Selection
+    mode: Mode | None
+    dropout: Literal["off"] | None
+    deterministic: bool
+    repeat: int
+
+
+def record(
+    model: torch.nn.Module,
+    inputs: Any = None,
+    *,
+    path: str | os.PathLike[str],
+    seed: int = 42,
+    backward: bool = False,
+    loss: Callable[..., Any] | None = None,
+    mode: Mode | None = None,
+    dropout: Literal["off"] | None = None,
+    keep: str | Sequence[str] | Keep = "full",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    params: bool = False,
+    inputs_kept: bool = False,
+    repeat: int = 1,
+    deterministic: bool = False,
+    overwrite: bool = False,
+    label: str = "",
+    shard_bytes: int = SHARD_BYTES,
+) -> Recording:
+    """Run a model and save what it did; the model, its gradients and all random states stay as they were.
+
+    `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
+    (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
+    else the `loss` of the output, else a projection of the output on fixed random numbers.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
+    if repeat < 1:
+        raise UsageError(f"repeat must be 1 or more, not {repeat}")
+    if mode not in (None, "train", "eval") or dropout not in (None, "off"):
+        raise UsageError("mode is 'train', 'eval' or None; dropout is 'off' or None")
+    wanted = Wanted(seed, backward, loss, params, inputs_kept)
+    setting = _Setting(wanted, Selection(include, exclude, depth, leaves), mode, dropout, deterministic, repeat)
+    rules = parse_keep(keep)
+    with kept_randomness(), _prepared(model, setting) as state:
+        plan = make_plan(model, setting.selection, backward)
+        seed_everything(seed)
+        made = as_inputs(inputs)
+        meta = _meta(model, setting, plan, label)
+        with Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes) as writer:
+            _run_all(model, made, writer, plan, setting, state)
+    return open_recording(path)
+
+
+@contextlib.contextmanager
+def _prepared(model: torch.nn.Module, setting: _Setting) -> Iterator[State]:
+    """Put the model in the mode asked for, and everything back whatever happens."""
+    state = State(model)
+    off = dropout_off(model) if setting.dropout else contextlib.nullcontext()
+    try:
+        with in_mode(model, setting.mode), deterministic_algorithms(setting.deterministic), off:
+            yield state
+    finally:
+        state.restore()
+
+
+def _run_all(
+    model: torch.nn.Module, inputs: Inputs, writer: Writer, plan: Plan, setting: _Setting, state: State
+) -> None:
+    facts = run_once(model, inputs, writer, plan, setting.wanted, state)
+    if setting.repeat > 1:
+        _repeat(model, inputs, writer, plan, setting, state, facts)
+    writer.meta |= facts.meta
+    writer.meta["warnings"] += facts.warnings
+
+
+def _repeat(
+    model: torch.nn.Module,
+    inputs: Inputs,
+    writer: Writer,
+    plan: Plan,
+    setting: _Setting,
+    state: State,
+    facts: Facts,
+) -> None:
+    """Run again with the same seed and note where the model does not agree with itself."""
+    different: dict[str, None] = {}
+    for _ in range(setting.repeat - 1):
+        state.restore(keep_modes=True)
+        again = Digests(writer.keep)
+        run_once(model, inputs, again, plan, setting.wanted, state)
+        different |= dict.fromkeys(disagreeing(writer.digests, again.digests))
+    names = list(different)
+    facts.meta["self_agreement"] = {
+        "runs": setting.repeat,
+        "agrees": not names,
+        "sites": len(writer.digests),
+        "disagreeing": len(names),
+        "names": names[:_MANY],
+    }
+    if names:
+        facts.warnings.append(
+            f"the model does not agree with itself: {len(names)} of {len(writer.digests)} sites differ between "
+            f"{setting.repeat} runs with one seed, {names[0]} first; a comparison cannot be exact"
+        )
+
+
+def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> dict[str, Any]:
+    wanted, selection = setting.wanted, setting.selection
+    dropping = active_dropout(model)
+    warnings = list(plan.notes)
+    if dropping:
+        warnings.append(
+            f"train mode with dropout at work in {len(dropping)} modules ({dropping[0]} first): a comparison means "
+            "little unless both sides draw the same numbers; record with dropout='off' (--dropout off) or in eval mode"
+        )
+    return {
+        "label": label or type(model).__name__,
+        "producer": "nndiff.record",
+        "seed": wanted.seed,
+        "backward": wanted.backward,
+        "mode": mode_of(model),
+        "dropout": setting.dropout or "as is",
+        "dropout_active": dropping[:_MANY],
+        "selection": {
+            "include": list(selection.include),
+            "exclude": list(selection.exclude),
+            "depth": selection.depth,
+            "leaves": selection.leaves,
+        },
+        "inputs_kept": wanted.inputs_kept,
+        "params": wanted.params,
+        "model": describe.summary(model),
+        "flags": flags(),
+        "environment": describe.environment(),
+        "modules": describe.module_tree(model),
+        "shared": describe.shared_modules(model),
+        "warnings": warnings,
+    }

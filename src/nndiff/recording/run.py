@@ -1,0 +1,122 @@
+"""Run a model once, forward and backward, with a recorder listening."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nndiff.recording.call import Inputs
+from nndiff.recording.determinism import seed_everything
+from nndiff.recording.events import Site, TensorEvent
+from nndiff.recording.hooks import Recorder, Sink
+from nndiff.recording.inputs import describe_inputs
+from nndiff.recording.losses import loss_of
+from nndiff.recording.plan import Plan
+from nndiff.recording.state import State
+from nndiff.recording.torch_tensors import is_tensor
+
+_MANY = 1000  # names kept of a list that may be long
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Say what a run is to do."""
+
+    seed: int = 42
+    backward: bool = False
+    loss: Callable[..., Any] | None = None
+    params: bool = False
+    inputs_kept: bool = False
+
+
+@dataclass
+class Facts:
+    """Hold what a run found out beside its events."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wanted: Wanted, state: State) -> Facts:
+    """Run the model with fresh inputs and send everything to the sink; the caller restores the state."""
+    facts = Facts()
+    fed = inputs.fresh()
+    state.clear_gradients()
+    recorder = Recorder(sink, plan, gradients=wanted.backward, inputs_kept=wanted.inputs_kept)
+    with recorder:
+        facts.meta["inputs"] = describe_inputs(fed.args, fed.kwargs, _keep_input(recorder), is_tensor)
+        if wanted.params:
+            _parameters(recorder, model)
+        seed_everything(wanted.seed)
+        with contextlib.nullcontext() if wanted.backward else torch.no_grad():
+            output = model(*fed.args, **fed.kwargs)
+        if wanted.backward:
+            loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
+            recorder.tensor(Site("", "loss"), loss)
+            loss.backward()
+            del loss
+        del output
+        _after(recorder, model, fed, wanted, state, facts)
+    _summary(recorder, wanted, facts)
+    return facts
+
+
+def _keep_input(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
+    def keep(path: str, tensor: torch.Tensor) -> int:
+        event = recorder.tensor(Site("", "model_input", path=path), tensor, keep="full")
+        return event.order if isinstance(event, TensorEvent) else event
+
+    return keep
+
+
+def _parameters(recorder: Recorder, model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        recorder.tensor(_site(name, "param"), parameter)
+    for name, buffer in model.named_buffers():
+        recorder.tensor(_site(name, "buffer_before"), buffer)
+
+
+def _site(name: str, slot: str) -> Site:
+    module, _, tensor = name.rpartition(".")
+    return Site(module, slot, tensor=tensor)
+
+
+def _after(recorder: Recorder, model: torch.nn.Module, fed: Inputs, wanted: Wanted, state: State, facts: Facts) -> None:
+    """Record what is only there once the run is over: gradients of parameters and inputs, changed buffers."""
+    if wanted.backward:
+        for name, parameter in model.named_parameters():
+            site = _site(name, "param_grad")
+            if parameter.grad is not None:
+                recorder.tensor(site, parameter.grad, phase="backward")
+            elif parameter.requires_grad:
+                recorder.note(site, "got no gradient", phase="backward")
+        describe_inputs(fed.args, fed.kwargs, _input_gradient(recorder), is_tensor)
+    for module, name, before, now in state.changed_buffers():
+        if before is not None and not wanted.params:
+            recorder.tensor(Site(module, "buffer_before", tensor=name), before)
+        recorder.tensor(Site(module, "buffer", tensor=name), now)
+    changed = state.changed_parameters()
+    if changed:
+        facts.meta["changed_parameters"] = changed[:_MANY]
+        facts.warnings.append(f"the run wrote to {len(changed)} parameters, {changed[0]} first")
+
+
+def _input_gradient(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
+    def keep(path: str, tensor: torch.Tensor) -> int:
+        if tensor.is_leaf and tensor.grad is not None:
+            recorder.tensor(Site("", "model_input_grad", path=path), tensor.grad, phase="backward")
+        return 0
+
+    return keep
+
+
+def _summary(recorder: Recorder, wanted: Wanted, facts: Facts) -> None:
+    silent, flat = recorder.never_called, recorder.without_gradient
+    if silent:
+        facts.meta["never_called"] = silent[:_MANY]
+    if wanted.backward and flat:
+        facts.meta["without_gradient"] = flat[:_MANY]

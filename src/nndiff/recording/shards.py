@@ -1,0 +1,120 @@
+"""Shards: safetensors files written tensor by tensor, whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from nndiff.recording.measure import Raw
+
+# The header stands in front of the data but is known last: room is kept for it and filled with spaces,
+# which the format allows. So tensors go to disk as they come and none is held in memory.
+HEADER_ROOM = 1 << 16
+PART_SUFFIX = ".part"
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def entry(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[str, list[int]]:
+    """Return the code and shape a tensor has in a shard; types not every safetensors library knows are raw bytes."""
+    code = _CODES.get(dtype)
+    return (code, list(shape)) if code else ("U8", [nbytes])
+
+
+class Shard:
+    """Write one shard: tensors as they come, then the header, then the name it is known by."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._part = path.with_name(path.name + PART_SUFFIX)
+        self._header: list[str] = []
+        self._header_size = 2
+        self.size = 0
+        self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            os.lseek(self._fd, 8 + HEADER_ROOM, os.SEEK_SET)
+        except OSError:
+            self.drop()
+            raise
+
+    def fits(self, key: str, raw: Raw) -> bool:
+        """Tell whether the header has room for one more tensor."""
+        return self._header_size + len(self._line(key, raw)) + 1 <= HEADER_ROOM
+
+    def add(self, key: str, raw: Raw) -> None:
+        """Write a tensor's bytes."""
+        line = self._line(key, raw)
+        view = raw.bytes
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self._header.append(line)
+        self._header_size += len(line) + 1
+        self.size += raw.bytes.nbytes
+
+    def _line(self, key: str, raw: Raw) -> str:
+        nbytes = raw.bytes.nbytes
+        code, shape = entry(raw.dtype.name, raw.shape, nbytes)
+        body = {"dtype": code, "shape": shape, "data_offsets": [self.size, self.size + nbytes]}
+        return f"{json.dumps(key)}:{json.dumps(body, separators=(',', ':'))}"
+
+    def finish(self) -> None:
+        """Write the header, make sure of the bytes on disk, take the final name."""
+        text = ("{" + ",".join(self._header) + "}").encode().ljust(HEADER_ROOM)
+        os.pwrite(self._fd, HEADER_ROOM.to_bytes(8, "little") + text, 0)
+        os.fsync(self._fd)
+        self._close()
+        os.replace(self._part, self.path)
+        sync_folder(self.path.parent)
+
+    def drop(self) -> None:
+        """Give up what is unfinished and its disk space."""
+        self._close()
+        self._part.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that it is there whole or as it was before."""
+    part = path.with_name(path.name + PART_SUFFIX)
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass  # some file systems cannot; the rename itself was done
+    finally:
+        os.close(fd)

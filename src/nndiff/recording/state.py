@@ -1,0 +1,110 @@
+"""Leave a model as it was: mode, buffers, gradients, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch.nn.parameter import is_lazy
+
+Mode = Literal["train", "eval"]
+_COPY_LIMIT = 256 << 20  # parameters up to so many bytes are copied; of larger models changes are only noticed
+
+
+class State:
+    """Remember a model's state, tell what changed, put it back."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._training = [(module, module.training) for module in model.modules()]
+        self._parameters = [(name, each) for name, each in model.named_parameters() if not is_lazy(each)]
+        self._grads = [(each, each.grad) for _, each in self._parameters]
+        self._versions = {name: each._version for name, each in self._parameters}
+        total = sum(each.numel() * each.element_size() for _, each in self._parameters)
+        self._copies = {name: _copy(each) for name, each in self._parameters} if total <= _COPY_LIMIT else {}
+        self._buffers = {
+            module: {
+                name: (each, None if each is None or is_lazy(each) else _copy(each)) for name, each in held.items()
+            }
+            for module, held in ((module, module._buffers) for module in model.modules())
+        }
+
+    def clear_gradients(self) -> None:
+        """Take the gradients away, so that those of the run stand alone."""
+        for _, parameter in self._parameters:
+            parameter.grad = None
+
+    def changed_buffers(self) -> Iterator[tuple[str, str, torch.Tensor | None, torch.Tensor]]:
+        """Yield module, name, old and new value of every buffer the run changed."""
+        names = {module: name for name, module in self._model.named_modules()}
+        for module, held in self._buffers.items():
+            for name, now in module._buffers.items():
+                before = held.get(name, (None, None))[1]
+                if now is not None and not is_lazy(now) and (before is None or not _equal(before, now)):
+                    yield names.get(module, ""), name, before, now
+
+    def changed_parameters(self) -> list[str]:
+        """Return the parameters the run wrote to."""
+        return [
+            name
+            for name, each in self._parameters
+            if each._version != self._versions[name] or (name in self._copies and not _equal(self._copies[name], each))
+        ]
+
+    def restore(self, keep_modes: bool = False) -> list[str]:
+        """Put everything back, but the modes if they are to stay; return the parameters that could not be."""
+        lost = [name for name in self.changed_parameters() if name not in self._copies]
+        with torch.no_grad():
+            for name, each in self._parameters:
+                if name in self._copies and not _equal(self._copies[name], each):
+                    each.data.copy_(self._copies[name])
+            for module, held in self._buffers.items():
+                _restore_buffers(module, held)
+        for parameter, grad in self._grads:
+            parameter.grad = grad
+        for module, training in [] if keep_modes else self._training:
+            module.training = training
+        return lost
+
+
+_Held = dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]
+
+
+def _restore_buffers(module: torch.nn.Module, held: _Held) -> None:
+    for name in [name for name in module._buffers if name not in held]:
+        del module._buffers[name]
+    for name, (buffer, copy) in held.items():
+        if buffer is not None and copy is not None and not _equal(buffer, copy):
+            buffer.data.copy_(copy)
+        module._buffers[name] = buffer
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = one.detach(), other.detach()
+    if one.is_meta or other.is_meta:
+        return one.is_meta and other.is_meta
+    if one.is_floating_point() or one.is_complex():
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return torch.equal(one, other)
+
+
+@contextmanager
+def in_mode(model: torch.nn.Module, mode: Mode | None) -> Iterator[None]:
+    """Run in train or eval mode; the caller's State puts every flag back."""
+    if mode is not None:
+        model.train(mode == "train")
+    yield
+
+
+def mode_of(model: torch.nn.Module) -> str:
+    """Return train, eval or mixed."""
+    flags = {module.training for module in model.modules()}
+    return "mixed" if len(flags) == 2 else "train" if flags == {True} else "eval"

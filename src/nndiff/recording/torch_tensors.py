@@ -1,0 +1,61 @@
+"""From a torch tensor to raw elements, without touching graph, gradient or memory of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from nndiff.dtypes import DTYPES
+from nndiff.recording.measure import Raw
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a torch tensor."""
+    return isinstance(value, torch.Tensor)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's element type as nndiff writes it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def raw_tensor(tensor: torch.Tensor) -> Raw:
+    """Return the raw elements of a tensor: views of its own memory where it lies in C order on the CPU."""
+    with torch.no_grad():
+        bare = _strided(tensor.detach())
+        name = dtype_name(bare)
+        if name not in DTYPES:  # complex32 and the like: the next type that holds them exactly
+            bare = bare.to(torch.complex64 if bare.is_complex() else torch.float32)
+            name = dtype_name(bare)
+        bare = bare.resolve_conj().resolve_neg().cpu().contiguous()
+        shape = tuple(bare.shape)
+        kind = DTYPES[name]
+        flat = bare.reshape(-1)
+        if bare.is_complex():
+            flat = torch.view_as_real(flat).reshape(-1)
+            return Raw(flat.numpy().view(kind.storage), kind, shape)
+        return Raw(flat.view(_BITS[kind.itemsize]).numpy().view(kind.storage), kind, shape)
+
+
+def _strided(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    if tensor.is_nested:
+        return torch.nested.to_padded_tensor(tensor, 0.0)
+    if tensor.layout is not torch.strided:
+        return tensor.to_dense()
+    return tensor
+
+
+def from_raw(array: np.ndarray[Any, Any], name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return raw elements as a torch tensor of the named type, in memory of its own."""
+    dtype = getattr(torch, name)
+    held = np.ascontiguousarray(array).reshape(-1)
+    if held.dtype.kind == "c":
+        return torch.from_numpy(held.copy()).reshape(shape)
+    bits = torch.from_numpy(held.view(f"i{held.dtype.itemsize}" if held.dtype.itemsize > 1 else "u1").copy())
+    return bits.view(dtype).reshape(shape)

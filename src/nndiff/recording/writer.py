@@ -1,0 +1,318 @@
+"""Write a recording while the run goes on: memory flat, readable up to the last finished shard."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Any
+
+from nndiff.errors import SourceError, UsageError
+from nndiff.recording import folder as folders
+from nndiff.recording.arrays import is_array, raw_array
+from nndiff.recording.events import CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
+from nndiff.recording.format import (
+    EVENTS,
+    FORMAT,
+    KEEP_LEVELS,
+    MANIFEST,
+    NAME_LIMIT,
+    VERSION,
+    plain,
+    shard_name,
+    to_line,
+)
+from nndiff.recording.keep import Keep, parse_keep, sketch_positions
+from nndiff.recording.measure import Raw, measure
+from nndiff.recording.shards import Shard, write_whole
+from nndiff.recording.values import describe, flatten
+
+SHARD_BYTES = 64 << 20
+_PENDING = 512  # events held back at most where no shard is open
+
+
+class Writer:
+    """Make a recording from any program: a context manager that takes arrays in the order they arise.
+
+    Leave the `with` block normally and the recording is complete; leave it by an exception, a kill or a
+    full disk and it stays readable up to the last finished shard, and says that it is incomplete.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        meta: Mapping[str, Any] | None = None,
+        *,
+        keep: str | list[str] | Keep = "full",
+        overwrite: bool = False,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        self.path = Path(path)
+        self.keep = parse_keep(keep)
+        self.meta: dict[str, Any] = dict(meta or {})
+        self.events = 0
+        self.data_bytes = 0
+        self._shard_bytes = shard_bytes
+        self._shards: list[dict[str, Any]] = []
+        self._shard: Shard | None = None
+        self._waiting: list[str] = []
+        self._order = 0
+        self.digests: dict[str, str] = {}  # of every site, by name
+        self._calls: dict[str, int] = {}
+        self._first: dict[str, int] = {}  # digest -> the first event with it
+        self._stored: dict[str, tuple[str, str]] = {}  # digest -> shard and key
+        self._lock = RLock()
+        self._open = True
+        folders.prepare(self.path, overwrite)
+        with self._disk():
+            self._write_manifest(complete=False)
+            (self.path / EVENTS).touch()
+
+    def add(
+        self,
+        module: str,
+        slot: str,
+        value: Any,
+        *,
+        call: int | None = None,
+        path: str = "",
+        tensor: str = "",
+        cls: str = "",
+        dtype: str | None = None,
+        phase: Phase = "forward",
+    ) -> list[int]:
+        """Add a value at a site: an array, a plain value, or a tuple, list or dict of them; return the orders.
+
+        Without `call` the calls are counted: the second output of a module is its call 1. `dtype` names what
+        NumPy cannot (`bfloat16` in an array of uint16).
+        """
+        if call is None:
+            counter = Site(module, slot, 0, path, tensor).name
+            call = self._calls.get(counter, 0)
+            self._calls[counter] = call + 1
+        orders = []
+        for step, leaf in flatten(value, is_array):
+            at = ".".join(part for part in (path, step) if part)
+            site = Site(module, slot, call, at, tensor, cls)
+            if is_array(leaf):
+                raw = raw_array(leaf, dtype)
+                orders.append(self.tensor(site, lambda raw=raw: raw, phase=phase).order)  # type: ignore[misc]
+            else:
+                orders.append(self.value(site, leaf, phase=phase))
+        return orders
+
+    def reserve(self) -> int:
+        """Take a number in the order of execution without writing an event: the start of a call."""
+        with self._lock:
+            self._order += 1
+            return self._order - 1
+
+    def tensor(
+        self,
+        site: Site,
+        load: Callable[[], Raw],
+        *,
+        keep: str | None = None,
+        like: TensorEvent | None = None,
+        forward: int | None = None,
+        phase: Phase = "forward",
+    ) -> TensorEvent:
+        """Add one tensor; its bytes are asked for only where they are not known or kept already.
+
+        `like` is an earlier event known to be of the very same tensor.
+        """
+        level = keep or self.keep.level(site.module, site.name)
+        load = lru_cache(maxsize=1)(load)
+        with self._lock, self._disk():
+            self._check(site)
+            seen = _look(load, like, level)
+            shard, key = self._place(site, level, seen.digest, load)
+            event = TensorEvent(
+                order=self.reserve(),
+                site=site,
+                shape=seen.shape,
+                dtype=seen.dtype,
+                keep=level,
+                digest=seen.digest,
+                stats=seen.stats,
+                shard=shard,
+                key=key if level == "full" else None,
+                sketch=key if level == "sketch" else None,
+                same=self._first.get(seen.digest),
+                forward=forward,
+                phase=phase,
+            )
+            self._first.setdefault(seen.digest, event.order)
+            self.digests[site.name] = seen.digest
+            self._emit(event)
+        return event
+
+    def value(self, site: Site, value: Any, note: str = "", phase: Phase = "forward") -> int:
+        """Add something that is no tensor."""
+        kind, plain_value, said = describe(value)
+        with self._lock, self._disk():
+            self._check(site)
+            event = ValueEvent(self.reserve(), site, kind, plain(plain_value), note or said, phase)
+            self.digests[site.name] = repr(value)[:200]
+            self._emit(event)
+        return event.order
+
+    def call(
+        self,
+        entered: int,
+        module: str,
+        call: int,
+        cls: str,
+        parent: int | None,
+        inputs: tuple[Link, ...],
+        outputs: tuple[int, ...],
+        phase: Phase = "forward",
+    ) -> int:
+        """Add a finished call of a module."""
+        with self._lock, self._disk():
+            event = CallEvent(self.reserve(), entered, module, call, cls, parent, inputs, outputs, phase)
+            self._emit(event)
+        return event.order
+
+    def finish(self) -> None:
+        """Make the recording complete."""
+        with self._lock, self._disk():
+            if not self._open:
+                return
+            self._roll()
+            self._flush()
+            self._write_manifest(complete=True)
+            self._open = False
+
+    def abandon(self) -> None:
+        """Stop without completing: what came so far stays readable, as far as the disk allows."""
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            try:
+                self._roll()
+                self._flush()
+            except OSError:
+                self._drop()
+
+    def _drop(self) -> None:
+        self._open = False
+        if self._shard is not None:
+            self._shard.drop()
+            self._shard = None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abandon()
+
+    def _check(self, site: Site) -> None:
+        name = site.name
+        if not self._open:
+            raise UsageError(f"{name!r} comes after the recording was finished")
+        if len(name) > NAME_LIMIT - 16:
+            raise UsageError(f"the name {name[:60]!r}... is longer than {NAME_LIMIT - 16} characters")
+        if name in self.digests:
+            raise UsageError(f"{name!r} was recorded already; give another call, path or slot")
+
+    def _place(self, site: Site, level: str, digest: str, load: Callable[[], Raw]) -> tuple[str | None, str | None]:
+        """Return shard and key of the bytes to keep, writing them unless the same bytes are there already."""
+        if level not in ("sketch", "full"):
+            return None, None
+        known = f"{digest}#sketch" if level == "sketch" else digest
+        if known not in self._stored:
+            raw = load()
+            key = site.name
+            if level == "sketch":
+                positions = sketch_positions(raw.flat.size)
+                raw, key = Raw(raw.flat[positions], raw.dtype, (positions.size,)), key + "#sketch"
+            self._stored[known] = self._store(key, raw)
+        return self._stored[known]
+
+    def _store(self, key: str, raw: Raw) -> tuple[str, str]:
+        shard = self._shard
+        if shard and (shard.size + raw.bytes.nbytes > self._shard_bytes or not shard.fits(key, raw)):
+            self._roll()
+        if self._shard is None:
+            self._shard = Shard(self.path / shard_name(len(self._shards)))
+        self._shard.add(key, raw)
+        self.data_bytes += raw.bytes.nbytes
+        return self._shard.path.name, key
+
+    def _emit(self, event: Event) -> None:
+        self._waiting.append(to_line(event))
+        self.events += 1
+        if self._shard is not None and self._shard.size >= self._shard_bytes:
+            self._roll()
+        if self._shard is None and len(self._waiting) >= _PENDING:
+            self._flush()
+
+    def _roll(self) -> None:
+        """Finish the open shard; only then may the events that point into it be seen."""
+        if self._shard is None:
+            return
+        self._shard.finish()
+        self._shards.append({"file": self._shard.path.name, "bytes": self._shard.size})
+        self._shard = None
+        self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        with open(self.path / EVENTS, "a", encoding="utf-8") as file:
+            file.write("".join(self._waiting))
+            file.flush()
+            os.fsync(file.fileno())
+        self._waiting.clear()
+
+    def _write_manifest(self, complete: bool) -> None:
+        body: dict[str, object] = {"format": FORMAT, "version": VERSION, "complete": complete}
+        if complete:
+            body |= {"events": self.events, "shards": self._shards}
+        text = folders.dump_manifest({**body, "meta": plain(self.meta)})
+        write_whole(self.path / MANIFEST, text)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Turn the disk's refusal into one sentence, and keep what was finished."""
+        try:
+            yield
+        except OSError as error:
+            self._drop()
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            trouble = "the disk is full" if full else (error.strerror or str(error)).lower()
+            raise SourceError(
+                self.path, f"cannot be written: {trouble}; what was finished before can be read"
+            ) from None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Hold what is known of a tensor that is being added."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str
+    stats: Stats | None
+
+
+def _look(load: Callable[[], Raw], like: TensorEvent | None, level: str) -> _Seen:
+    with_stats = level != "digest"
+    if like is not None and (like.stats is not None or not with_stats):
+        return _Seen(like.shape, like.dtype, like.digest, like.stats if with_stats else None)
+    raw = load()
+    measured = measure(raw, with_stats)
+    return _Seen(raw.shape, raw.dtype.name, measured.digest, measured.stats)

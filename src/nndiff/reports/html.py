@@ -33,7 +33,7 @@ class HtmlReport:
         return _PAGE.format(policy=POLICY, style=STYLE, title=_title(comparison), body=body, script=SCRIPT)
 
 
-_PAGE = """<!DOCTYPE html>
+_PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">

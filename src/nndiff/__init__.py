@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nndiff.compare import compare
+    from nndiff.comparing import compare
     from nndiff.errors import NndiffError
     from nndiff.result import Comparison
     from nndiff.sources import Source, open_source
@@ -20,7 +20,7 @@ _HOMES = {
     "NndiffError": "nndiff.errors",
     "Source": "nndiff.sources",
     "TensorRef": "nndiff.tensors",
-    "compare": "nndiff.compare",
+    "compare": "nndiff.comparing",
     "open_source": "nndiff.sources",
 }
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import stat
 import tempfile
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -27,6 +28,7 @@ class OpenFile:
 
 
 _cache: OrderedDict[int, OpenFile] = OrderedDict()
+_lock = threading.RLock()  # of the kind that can be taken twice: a collection inside it may end a RegularFile
 
 
 class RegularFile:
@@ -47,14 +49,12 @@ class RegularFile:
 
     def open(self) -> OpenFile:
         """Return the open file; keep it while you read."""
-        found = _cache.get(id(self))
-        if found is None:
-            found = self._open()
+        with _lock:
+            found = _cache.get(id(self)) or self._open()
             _cache[id(self)] = found
+            _cache.move_to_end(id(self))
             while len(_cache) > _OPEN_AT_ONCE:
                 _cache.popitem(last=False)
-        else:
-            _cache.move_to_end(id(self))
         return found
 
     def _open(self) -> OpenFile:
@@ -78,8 +78,11 @@ class TemporaryFile(RegularFile):
     def __init__(self, origin: str) -> None:
         self.path = origin
         self.size = 0
-        fd, name = tempfile.mkstemp(prefix="nndiff-")
-        os.unlink(name)
+        try:
+            fd, name = tempfile.mkstemp(prefix="nndiff-")
+            os.unlink(name)
+        except OSError as error:
+            raise SourceError(origin, f"cannot be unpacked: {_reason(error)}") from None
         self._opened = OpenFile(fd)
 
     def open(self) -> OpenFile:
@@ -98,7 +101,8 @@ class TemporaryFile(RegularFile):
     def reserve(self, size: int) -> None:
         """Grow to a size, so that the bytes can be written in any order."""
         try:
-            os.posix_fallocate(self._opened.fd, 0, size)
+            if size:  # the system refuses to reserve nothing
+                os.posix_fallocate(self._opened.fd, 0, size)
         except OSError as error:
             raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
         self.size = size
@@ -113,6 +117,8 @@ class TemporaryFile(RegularFile):
 
 class Window:
     """Name a byte range of a file, checked against the file's size."""
+
+    __slots__ = ("file", "size", "start")
 
     def __init__(self, file: RegularFile, start: int = 0, size: int | None = None) -> None:
         size = file.size - start if size is None else size
@@ -163,6 +169,19 @@ class Window:
         """Yield the bytes piece by piece."""
         for start in range(0, self.size, size):
             yield self.read(start, min(size, self.size - start))
+
+    def pages(self, start: int = 0) -> tuple[mmap.mmap, int]:
+        """Map the window from here to its end; return the pages and where it begins in them."""
+        first = self.start + start
+        skew = first % mmap.ALLOCATIONGRANULARITY
+        opened = self.file.open()
+        length = self.size - start + skew
+        try:
+            return mmap.mmap(opened.fd, length, access=mmap.ACCESS_READ, offset=first - skew), skew
+        except ValueError:
+            raise SourceError(self.path, "became shorter while it was being read") from None
+        except OSError as error:
+            raise SourceError(self.path, _reason(error)) from None
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""

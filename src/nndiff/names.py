@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -113,14 +112,10 @@ def parse_groups(specs: Iterable[str]) -> dict[str, str]:
 
 def printable(text: str, limit: int | None = None) -> str:
     """Return text that cannot move the cursor, change colours or turn the writing direction."""
-    safe = "".join(char if _harmless(char) else _escape(char) for char in text)
+    safe = "".join(char if char.isprintable() else _escape(char) for char in text)
     if limit is not None and len(safe) > limit:
         return safe[: limit - 1] + "…"
     return safe
-
-
-def _harmless(char: str) -> bool:
-    return " " <= char <= "~" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def _escape(char: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import mmap
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from nndiff.files import Window
 
 Shape = tuple[int, ...]
 
+MOST_AXES = 64 if int(np.__version__.split(".")[0]) >= 2 else 32  # what NumPy can hold
+_KEPT = 16  # unpacked tensors at once: both sides of a pair and then some
 
 class Data(Protocol):
     """Reach the elements of one tensor, in C order whatever their order in the file."""
@@ -53,21 +56,18 @@ class StridedFileData:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the raw elements from start to stop as a flat array."""
-        first = self.window.start + self.offset * self.storage.itemsize
-        skew = first % mmap.ALLOCATIONGRANULARITY
-        opened = self.window.file.open()
-        end = self.window.start + self.window.size
-        with mmap.mmap(opened.fd, end - first + skew, access=mmap.ACCESS_READ, offset=first - skew) as pages:
+        pages, skew = self.window.pages(self.offset * self.storage.itemsize)
+        with pages:
             flat = np.frombuffer(pages, np.uint8)[skew:]
-            view = np.ndarray(
-                self.shape,
-                self.storage,
-                buffer=flat.data,
-                strides=tuple(stride * self.storage.itemsize for stride in self.strides),
-            )
+            view = np.ndarray(self.shape, self.storage, buffer=flat.data, strides=self._byte_strides())
             out: NDArray[Any] = take(view, start, stop).copy()
             del view, flat
         return out.byteswap(inplace=True) if self.swapped else out
+
+    def _byte_strides(self) -> tuple[int, ...]:
+        # an axis of one element may claim any stride, even one that no machine word holds
+        pairs = zip(self.shape, self.strides, strict=True)
+        return tuple(stride * self.storage.itemsize if size > 1 else 0 for size, stride in pairs)
 
 
 @dataclass(frozen=True)
@@ -81,22 +81,40 @@ class MemoryData:
         return take(self.array, start, stop)
 
 
+_made: OrderedDict[int, Data] = OrderedDict()
+_lock = threading.RLock()
+
+
 class LateData:
-    """Hold elements that must first be made (unpacked, put together), when they are first read."""
+    """Hold elements that must first be made (unpacked, put together), when they are first read.
+
+    Only the last few are kept: each may hold an open file and disk, and an archive may have
+    thousands. What was let go is made again.
+    """
 
     def __init__(self, make: Callable[[], Data]) -> None:
         self._make = make
-        self._data: Data | None = None
 
     def settle(self) -> Data:
-        """Return the data behind, made once."""
-        if self._data is None:
-            self._data = self._make()
-        return self._data
+        """Return the data behind."""
+        with _lock:
+            found = _made.get(id(self))
+        if found is None:
+            found = self._make()
+        with _lock:
+            _made[id(self)] = found
+            _made.move_to_end(id(self))
+            while len(_made) > _KEPT:
+                _made.popitem(last=False)
+        return found
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the raw elements from start to stop as a flat array."""
         return self.settle().read(start, stop)
+
+    def __del__(self) -> None:
+        if _made is not None:  # None while the interpreter shuts down
+            _made.pop(id(self), None)
 
 
 class NoData:

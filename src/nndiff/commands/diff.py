@@ -7,8 +7,8 @@ import argparse
 from nndiff.align import Rename, read_map
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports, write_all
 from nndiff.commands.progress import ProgressBar
-from nndiff.compare import Rules, plan
-from nndiff.compare import run as compare_plans
+from nndiff.comparing import Rules, plan
+from nndiff.comparing import run as compare_plans
 from nndiff.names import parse_groups
 from nndiff.tolerance import choose
 

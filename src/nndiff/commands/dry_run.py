@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from nndiff.compare import Plan
+from nndiff.comparing import Plan
 from nndiff.names import printable
 
 

@@ -23,6 +23,9 @@ from nndiff.recording.torch_tensors import is_tensor, raw_tensor
 from nndiff.recording.values import describe, flatten
 
 
+_HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called
+
+
 class Sink(Protocol):
     """Take events: the Writer, or a second run that is only checked against the first."""
 
@@ -130,7 +133,11 @@ class Recorder:
     @property
     def never_called(self) -> list[str]:
         """Return the modules that were listened to and not heard."""
-        return [name for name in self._names.values() if name and not self._calls[name]]
+        return [
+            name
+            for module, name in self._names.items()
+            if name and not self._calls[name] and not isinstance(module, _HOLDERS)
+        ]
 
     @property
     def without_gradient(self) -> list[str]:
@@ -269,7 +276,8 @@ class Recorder:
             with self._lock:
                 self._take_gradient(event, grad)
 
-        self._grad_handles.append(tensor.register_hook(taken))
+        handle: RemovableHandle = tensor.register_hook(taken)  # type: ignore[no-untyped-call]
+        self._grad_handles.append(handle)
 
     def _take_gradient(self, event: TensorEvent, grad: torch.Tensor) -> None:
         nth = self._fired[event.order]

@@ -72,4 +72,5 @@ def _mixed(count: int) -> NDArray[np.uint64]:
         value = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    mixed: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
+    return mixed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
 
 from nndiff.recording.events import TensorEvent
 
@@ -34,7 +34,7 @@ class Lineage:
     """
 
     def __init__(self) -> None:
-        self._storages: dict[int, tuple[StorageWeakRef, list[_Known]]] = {}
+        self._storages: dict[int, tuple[_Alive, list[_Known]]] = {}
         self._next_sweep = 256
 
     def remember(self, tensor: torch.Tensor, event: TensorEvent) -> None:
@@ -45,7 +45,7 @@ class Lineage:
         storage, version = place
         reference, known = self._storages.get(storage._cdata, (None, []))
         if reference is None or reference.expired():
-            reference, known = StorageWeakRef(storage), []
+            reference, known = _Alive(storage), []
         known = [each for each in known if each.version == version]
         known.append(_known(tensor, version, event))
         self._storages[storage._cdata] = (reference, known)
@@ -69,6 +69,17 @@ class Lineage:
         self._next_sweep = max(256, 2 * len(self._storages))
 
 
+class _Alive:
+    """Tell whether a storage is still there, without keeping it there."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._reference = reductions.StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    def expired(self) -> bool:
+        """Tell whether the storage is gone."""
+        return bool(self._reference.expired())  # type: ignore[no-untyped-call]
+
+
 def _place(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int] | None:
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_inference() or tensor.numel() == 0:
         return None  # memory that cannot be told apart, or versions that are not counted
@@ -84,7 +95,7 @@ def _known(tensor: torch.Tensor, version: int, event: TensorEvent) -> _Known:
     return _Known(
         event=event,
         version=version,
-        offset=tensor.storage_offset(),
+        offset=int(tensor.storage_offset()),
         shape=tuple(tensor.shape),
         stride=tensor.stride(),
         dtype=tensor.dtype,
@@ -116,7 +127,7 @@ def _view(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset()
+    start = int(tensor.storage_offset())
     return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
 
 

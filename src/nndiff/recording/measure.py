@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Raw:
     @property
     def bytes(self) -> memoryview:
         """Return the elements as bytes."""
-        return memoryview(self.flat.view(np.uint8)) if self.flat.size else memoryview(b"")
+        return self.flat.view(np.uint8).data if self.flat.size else memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,7 @@ def _in_parallel(raw: Raw, starts: range, size: int, with_stats: bool) -> list[_
         return _parts(raw, starts, size, with_stats)
     shares = min(_workers(), len(starts))
     cut = [len(starts) * number // shares for number in range(shares + 1)]
-    waiting = [
-        _pool().submit(_parts, raw, starts[low:high], size, with_stats)
-        for low, high in zip(cut[1:-1], cut[2:], strict=True)
-    ]
+    waiting = [_pool().submit(_parts, raw, starts[low:high], size, with_stats) for low, high in pairwise(cut[1:])]
     found = _parts(raw, starts[: cut[1]], size, with_stats)
     for each in waiting:
         found.extend(each.result())
@@ -108,7 +106,7 @@ def _parts(raw: Raw, starts: range, size: int, with_stats: bool) -> list[_Part]:
     with np.errstate(all="ignore"):
         for start in starts:
             part = raw.flat[start : start + size]
-            leaf = hashlib.sha256(memoryview(part.view(np.uint8))).digest()
+            leaf = hashlib.sha256(part.view(np.uint8).data).digest()
             found.append((leaf, _moments(raw.dtype.decode(part)) if with_stats else None))
     return found
 

@@ -48,7 +48,9 @@ class Plan:
 def make_plan(model: torch.nn.Module, selection: Selection, backward: bool) -> Plan:
     """Return what to listen to."""
     plan = Plan()
-    fused, compiled, deaf = [], [], []
+    fused: list[str] = []
+    compiled: list[str] = []
+    deaf: list[str] = []
     for name, module, sealed in _walk(model, backward):
         if getattr(module, "_compiled_call_impl", None) is not None:
             deaf.append(name or ROOT)

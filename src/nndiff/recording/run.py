@@ -57,7 +57,7 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         if wanted.backward:
             loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
             recorder.tensor(Site("", "loss"), loss)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             del loss
         del output
         _after(recorder, model, fed, wanted, state, facts)

@@ -43,7 +43,8 @@ def raw_tensor(tensor: torch.Tensor) -> Raw:
 
 def _strided(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
-        return tensor.dequantize()
+        values: torch.Tensor = tensor.dequantize()
+        return values
     if tensor.is_nested:
         return torch.nested.to_padded_tensor(tensor, 0.0)
     if tensor.layout is not torch.strided:

@@ -20,7 +20,6 @@ from nndiff.recording.events import CallEvent, Event, Link, Phase, Site, Stats, 
 from nndiff.recording.format import (
     EVENTS,
     FORMAT,
-    KEEP_LEVELS,
     MANIFEST,
     NAME_LIMIT,
     VERSION,

@@ -6,9 +6,9 @@ import re
 
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
-from nndiff.sources.archives import tar_members
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source, by_name
+from nndiff.sources.tar import tar_members
 from nndiff.sources.torch_file import as_source, load_any
 from nndiff.tensors import TensorRef
 

@@ -7,8 +7,8 @@ indices a file merely claims, and lets a pickle set attributes on whatever `find
 from __future__ import annotations
 
 import codecs
-import mmap
 import struct
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +16,15 @@ from typing import Any
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
 
-_MOST_OPCODES = 4_000_000  # each may make an object of some 64 bytes
-_MOST_TEXT = 128 << 20  # bytes of text that are decoded in all
+# One step is one opcode or one small object, some hundred bytes. A checkpoint of ten thousand
+# tensors takes half a million.
+_MOST_STEPS = 4_000_000
+_MOST_BYTES = 64 << 20  # of text and numbers that become Python objects, fourfold in the worst case
 _MOST_GLOBALS = 20_000
+_LONGEST_NAME = 1000
 _LONGEST_LINE = 1 << 16
 _LONGEST_NUMBER = 4096
+_LONGEST_TEXT = 1 << 20  # longer ones are arrays that an old protocol wrote as text
 _MAP_FROM = 16 << 20  # larger pickles hold arrays and are mapped instead of read
 
 
@@ -35,7 +39,7 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)  # no repr: nodes can be deep, endless or both
 class Object:
     """Stand for whatever a call or a class would have made."""
 
@@ -46,6 +50,9 @@ class Object:
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
+KEY = "key"  # what an Object is made by that stands for a key not safe to hash
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Span:
     """Name bytes of the pickle by their place, so that large ones are not copied."""
@@ -54,6 +61,13 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class LongText:
+    """Name text of the pickle by its place, in UTF-8."""
+
+    window: Window
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Persistent:
     """Stand for an object kept outside the pickle."""
 
@@ -70,6 +84,29 @@ class _Mark:
 _MARK = _Mark()
 
 
+class Budget:
+    """Bound what a pickle, with the pickles inside it, may take."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._steps = _MOST_STEPS
+        self._bytes = _MOST_BYTES
+
+    def step(self, count: int = 1) -> None:
+        """Spend steps."""
+        self._steps -= count
+        if self._steps < 0:
+            raise UnsafeFileError(self._path, f"its pickle takes more than {_MOST_STEPS} steps; not read")
+
+    def hold(self, size: int) -> None:
+        """Spend bytes of text or numbers."""
+        self._bytes -= size
+        if self._bytes < 0:
+            raise UnsafeFileError(
+                self._path, f"its pickle holds more than {_MOST_BYTES} bytes of text and numbers; not read"
+            )
+
+
 class PickleMachine:
     """Run the opcodes of one pickle over inert nodes."""
 
@@ -78,6 +115,7 @@ class PickleMachine:
         window: Window,
         handlers: dict[str, Handler],
         persistent: Callable[[Any], Any] = Persistent,
+        budget: Budget | None = None,
     ) -> None:
         self._window = window
         self._handlers = handlers
@@ -87,7 +125,7 @@ class PickleMachine:
         self._at = self._base
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._text = 0
+        self._budget = budget or Budget(window.path)
         self._globals: dict[tuple[str, str], Global] = {}
         self.foreign: dict[str, None] = {}
 
@@ -111,15 +149,14 @@ class PickleMachine:
 
     def _run(self) -> None:
         operations = _OPERATIONS
-        for _ in range(_MOST_OPCODES):
-            if self._at >= self._end:
-                raise ValueError("no STOP")
+        while self._at < self._end:
             code = self._buffer[self._at]
             self._at += 1
             if code == 0x2E:  # STOP
                 return
+            self._budget.step()
             operations[code](self)
-        raise UnsafeFileError(self._window.path, f"its pickle has more than {_MOST_OPCODES} steps; not read")
+        raise ValueError("no STOP")
 
     # reading
 
@@ -129,6 +166,7 @@ class PickleMachine:
         if size < 0 or stop > self._end:
             raise ValueError("truncated")
         self._at = stop
+        self._budget.hold(size)
         return bytes(self._buffer[start:stop])
 
     def number(self, size: int) -> int:
@@ -140,22 +178,30 @@ class PickleMachine:
         stop = self._buffer.find(b"\n", self._at, min(self._end, self._at + _LONGEST_LINE))
         if stop < 0:
             raise ValueError("line")
-        found = bytes(self._buffer[self._at : stop])
+        found = self.take(stop - self._at)
         self._at = stop + 1
         return found
 
-    def text(self, size: int) -> str:
-        """Return the next bytes as text."""
-        self._text += size
-        if self._text > _MOST_TEXT:
-            raise UnsafeFileError(self._window.path, f"its pickle holds more than {_MOST_TEXT} bytes of text; not read")
+    def text(self, size: int) -> str | LongText:
+        """Return the next bytes as text, long ones by their place."""
+        if size > _LONGEST_TEXT:
+            return LongText(self.place(size))
         return str(self.take(size), "utf-8", "surrogatepass")
+
+    def string(self, size: int) -> str | Span:
+        """Return the next bytes as the text or, where they are many, the bytes of Python 2."""
+        return self.span(size) if size > _LONGEST_TEXT else str(self.take(size), "latin-1")
 
     def span(self, size: int) -> Span:
         """Return the next bytes by their place."""
-        place = self._window.sub(self._at - self._base, size)
+        return Span(self.place(size))
+
+    def place(self, size: int) -> Window:
+        """Return where the next bytes are, and pass them."""
+        self._budget.step(2)
+        found = self._window.sub(self._at - self._base, size)
         self._at += size
-        return Span(place)
+        return found
 
     # the stack
 
@@ -200,6 +246,8 @@ class PickleMachine:
         known = self._globals.get((module, name))
         if known is not None:
             return known
+        if len(module) + len(name) > _LONGEST_NAME:
+            raise ValueError("name")
         if len(self._globals) >= _MOST_GLOBALS:
             raise UnsafeFileError(self._window.path, f"its pickle names more than {_MOST_GLOBALS} classes; not read")
         found = self._globals[module, name] = Global(module, name)
@@ -211,9 +259,12 @@ class PickleMachine:
         """Return what a known call stands for, or a node for an unknown one."""
         handler = self._handlers.get(str(function)) if isinstance(function, Global) else None
         if handler is None:
+            self._budget.step(3)
             return Object(function, args)
         if not isinstance(args, tuple):
             raise TypeError("arguments")
+        # a handler may look at or copy what it is given, and a pickle may give the same again and again
+        self._budget.step(len(args) + sum(len(each) for each in args if isinstance(each, (list, tuple, dict))))
         return handler(args)
 
     def build(self, target: Any, state: Any) -> None:
@@ -230,10 +281,7 @@ def _buffer(window: Window) -> tuple[Any, int]:
     """Return a bytes-like object and where the window begins in it."""
     if window.size < _MAP_FROM:
         return window.read(0, window.size), 0
-    skew = window.start % mmap.ALLOCATIONGRANULARITY
-    opened = window.file.open()
-    pages = mmap.mmap(opened.fd, window.size + skew, access=mmap.ACCESS_READ, offset=window.start - skew)
-    return pages, skew
+    return window.pages()
 
 
 _PLAIN = frozenset(
@@ -247,14 +295,17 @@ def _is_plain(found: Global) -> bool:
     return found.module == "torch" and (found.name.endswith("Storage") or "." not in found.name)
 
 
-_SIMPLE = (str, int, float, bytes, type(None), Global)
-
-
 def _key(value: Any) -> Any:
-    """Return a dictionary key that is safe to hash: a deep tuple would overflow the C stack."""
-    if isinstance(value, _SIMPLE) or (isinstance(value, tuple) and all(isinstance(each, _SIMPLE) for each in value)):
+    """Return a dictionary key that is cheap to hash.
+
+    A deep tuple would overflow the C stack, a long one takes its length each time, and large
+    numbers and tuples of numbers can be chosen so that all have one hash.
+    """
+    if value is None or isinstance(value, (str, float, Global)):
         return value
-    return Object("key", value)
+    if isinstance(value, int) and value.bit_length() < 60:
+        return value
+    return Object(KEY, value)
 
 
 def add_pairs(target: Any, flat: list[Any]) -> None:
@@ -301,7 +352,9 @@ def _quoted(machine: PickleMachine) -> None:
     line = machine.line()
     if len(line) < 2 or line[:1] not in b"'\"" or line[:1] != line[-1:]:
         raise ValueError("string")
-    machine.push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an escape that Python does not know
+        machine.push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))
 
 
 def _stack_global(machine: PickleMachine) -> None:
@@ -403,8 +456,8 @@ def _table() -> list[Operation]:
         ord("F"): lambda m: m.push(float(m.line())),
         ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
         ord("S"): _quoted,
-        ord("T"): lambda m: m.push(str(m.take(m.number(4)), "latin-1")),
-        ord("U"): lambda m: m.push(str(m.take(m.number(1)), "latin-1")),
+        ord("T"): lambda m: m.push(m.string(m.number(4))),
+        ord("U"): lambda m: m.push(m.string(m.number(1))),
         ord("V"): lambda m: m.push(str(m.line(), "raw-unicode-escape")),
         ord("X"): lambda m: m.push(m.text(m.number(4))),
         0x8C: lambda m: m.push(m.text(m.number(1))),

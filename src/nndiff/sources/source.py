@@ -56,6 +56,13 @@ def by_name(label: str, tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:
     named: dict[str, TensorRef] = {}
     for tensor in tensors:
         if tensor.name in named:
-            raise SourceError(label, f"holds two tensors of the name {tensor.name!r}")
+            raise SourceError(label, f"holds two tensors of the name {shown(tensor.name)}")
         named[tensor.name] = tensor
     return named
+
+
+def shown(value: object) -> str:
+    """Return a name from a file as messages show it: quoted, escaped, of bounded length."""
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}"
+    return repr(value if len(value) <= 200 else value[:199] + "…")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from nndiff.dtypes import DTYPES, DType
-from nndiff.errors import SourceError
-from nndiff.files import RegularFile, Window
+from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.files import RegularFile, TemporaryFile, Window
 from nndiff.sources.archives import Zip
 from nndiff.sources.arrays import NUMPY_HANDLERS, Array, array_ref, set_state
-from nndiff.sources.pickle_vm import Handler, PickleMachine, Span
-from nndiff.sources.source import Source, by_name
+from nndiff.sources.pickle_vm import Budget, Handler, LongText, Object, PickleMachine, Span, add_pairs
+from nndiff.sources.source import Source, by_name, shown
 from nndiff.sources.torch_objects import TORCH_HANDLERS, Storage, Tensor, storage_dtype, tensor_ref
-from nndiff.sources.tree import Tree
-from nndiff.tensors import FileData, LateData, MemoryData, TensorRef
+from nndiff.sources.tree import Tree, shortened
+from nndiff.tensors import FileData, LateData, MemoryData, StridedFileData, TensorRef
 
 # the first pickle of a legacy file is this number
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_MOST_CLAIMED = 1 << 30  # bytes
 _LEGACY_HEAD = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
@@ -97,9 +100,9 @@ class _ZipStorages:
         if name not in self._entries:
             name = f"{self._folder}constants/{key}"
         if name not in self._entries:
-            raise SourceError(self._archive.path, f"storage {key!r} is missing: the file is damaged")
+            raise SourceError(self._archive.path, f"storage {shown(key)} is missing: the file is damaged")
         if count * dtype.itemsize > self._archive.size(name):
-            raise SourceError(self._archive.path, f"storage {key!r} is shorter than its tensors need")
+            raise SourceError(self._archive.path, f"storage {shown(key)} is shorter than its tensors need")
         if self._archive.is_stored(name):
             return Storage(dtype, count, key, self._archive.entry(name), swapped=self._swapped)
         late = LateData(lambda: FileData(self._archive.entry(name), DTYPES["uint8"].storage))
@@ -113,7 +116,7 @@ def _persistent(identity: Any) -> tuple[DType, str, int]:
     return storage_dtype(kind), key, count
 
 
-def load_legacy(window: Window) -> Loaded:
+def load_legacy(window: Window, budget: Budget | None = None) -> Loaded:
     """Load a file of torch before 1.6: pickles, then the storages one after another."""
     storages: dict[str, Storage] = {}
 
@@ -123,10 +126,10 @@ def load_legacy(window: Window) -> Loaded:
             raise SourceError(window.path, "its storages are views of one another, a form torch no longer writes")
         found = storages.setdefault(key, Storage(dtype, count, key))
         if (found.dtype, found.count) != (dtype, count):
-            raise SourceError(window.path, f"storage {key!r} is claimed as two types: the file is damaged")
+            raise SourceError(window.path, f"storage {shown(key)} is claimed as two types: the file is damaged")
         return found
 
-    machine = _machine(window, persistent)
+    machine = _machine(window, persistent, budget)
     if machine.load() != LEGACY_MAGIC:
         raise SourceError(window.path, "not a torch file")
     machine.load()  # protocol version
@@ -139,15 +142,17 @@ def load_legacy(window: Window) -> Loaded:
 
 
 def _place(window: Window, position: int, keys: Any, storages: dict[str, Storage], swapped: bool) -> None:
-    if not isinstance(keys, list) or len(set(map(str, keys))) != len(keys):
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
         raise SourceError(window.path, "the list of its storages is damaged")
     for key in keys:
-        storage = storages.get(key) if isinstance(key, str) else None
+        storage = storages.get(key)
         if storage is None:
             raise SourceError(window.path, "lists a storage no tensor uses: the file is damaged")
         count = int.from_bytes(window.sub(position, 8).read(0, 8), "little")
         if count != storage.count:
-            raise SourceError(window.path, f"storage {key!r} has {count} elements where {storage.count} are claimed")
+            raise SourceError(
+                window.path, f"storage {shown(key)} has {count} elements where {storage.count} are claimed"
+            )
         size = count * storage.dtype.itemsize
         storage.window, storage.swapped = window.sub(position + 8, size), swapped
         position += 8 + size
@@ -172,25 +177,71 @@ class _Machine(PickleMachine):
             super().build(target, state)
 
 
-def _machine(window: Window, persistent: Callable[[Any], Any] | None) -> PickleMachine:
-    handlers: dict[str, Handler] = {**_HANDLERS, "torch.storage._load_from_bytes": _storage_from_bytes}
+def _machine(window: Window, persistent: Callable[[Any], Any] | None, budget: Budget | None = None) -> PickleMachine:
+    handlers = dict(_HANDLERS)
+    outermost, budget = budget is None, budget or Budget(window.path)
+    if outermost:  # a pickle inside a pickle holds one storage, not further pickles
+        bytes_ = _Bytes(window.path, budget)
+        handlers |= {"_codecs.encode": bytes_.encoded, "torch.storage._load_from_bytes": bytes_.storage}
     if persistent is None:
-        return _Machine(window, handlers)
-    return _Machine(window, handlers, persistent)
+        return _Machine(window, handlers, budget=budget)
+    return _Machine(window, handlers, persistent, budget)
 
 
-def _storage_from_bytes(args: tuple[Any, ...]) -> Any:
-    """Return the storage a plain pickle carries as the bytes of a torch file of its own."""
-    (raw,) = args
-    if not isinstance(raw, Span):
-        raise TypeError("bytes")
-    return load_any(raw.window).root
+class _Bytes:
+    """Keep the bytes a pickle writes as text, and the storages a plain pickle carries as bytes."""
+
+    def __init__(self, path: str, budget: Budget) -> None:
+        self._path = path
+        self._budget = budget
+        self._file: TemporaryFile | None = None
+        self._spans: dict[int, tuple[Any, Span]] = {}
+        self._storages: dict[int, tuple[Span, Any]] = {}
+
+    def encoded(self, args: tuple[Any, ...]) -> Any:
+        """Return the bytes an old protocol wrote as text; the same text is the same bytes."""
+        text, encoding = args[:2]
+        if not isinstance(text, (str, LongText)) or encoding not in ("latin1", "latin-1"):
+            return Object("_codecs.encode", args)
+        _, span = self._spans.get(id(text)) or (text, None)
+        if span is None:
+            span = self._written(text)
+            self._spans[id(text)] = text, span
+        return span
+
+    def _written(self, text: str | LongText) -> Span:
+        if self._file is None:
+            self._file = TemporaryFile(self._path)
+        start = self._file.size
+        for chunk in [text] if isinstance(text, str) else _decoded(text):
+            self._file.append(chunk.encode("latin-1"))
+        return Span(Window(self._file, start))
+
+    def storage(self, args: tuple[Any, ...]) -> Any:
+        """Return the storage that is there as the bytes of a torch file of its own."""
+        (raw,) = args
+        if not isinstance(raw, Span) or not is_legacy(raw.window.head(32)):
+            raise TypeError("storage")
+        _, found = self._storages.get(id(raw)) or (raw, None)
+        if found is None:
+            found = load_legacy(raw.window, self._budget).root
+            self._storages[id(raw)] = raw, found
+        return found
+
+
+def _decoded(text: LongText) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for chunk in text.window.chunks():
+        yield decoder.decode(chunk)
+    yield decoder.decode(b"", final=True)
 
 
 def _new_dict(args: tuple[Any, ...]) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     for pair in args[0] if args and isinstance(args[0], list) else ():
-        made[pair[0] if isinstance(pair[0], (str, int)) else str(type(pair[0]))] = pair[1]
+        if not isinstance(pair, (list, tuple)):
+            raise TypeError("pair")
+        add_pairs(made, list(pair[:2]))
     return made
 
 
@@ -213,40 +264,53 @@ _HANDLERS: dict[str, Handler] = {
 
 def is_leaf(node: Any) -> bool:
     """Tell whether a node of a pickle is a tensor."""
-    return isinstance(node, (Tensor, Array))
+    return isinstance(node, Tensor) or (isinstance(node, Array) and not node.scalar)
 
 
-def as_source(path: str, kind: str, loaded: Loaded, part: str = "", prefix: str = "") -> Source:
+def as_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
     """Choose the model in a loaded object and name its tensors."""
     tree = Tree(path, loaded.root, is_leaf)
     chosen = tree.choose(part)
     others = dict(chosen.others)
     tensors: list[TensorRef] = []
     for name, leaf in tree.leaves(chosen, with_numbers=bool(part)):
-        refs = list(_refs(path, prefix + name, leaf))
-        if not refs:
+        ref = _ref(path, name, leaf)
+        if ref is None:
             others[name] = "an array of objects or text"
-        tensors.extend(refs)
+        else:
+            tensors.append(ref)
+    _check_claims(path, tensors)
     where = f"{path}::{part}" if part else path
-    return Source(where, kind, by_name(path, tensors), chosen.key, others, tuple(loaded.foreign))
+    return Source(where, kind, by_name(path, tensors), chosen.key, shortened(others), tuple(loaded.foreign))
 
 
-def _refs(path: str, name: str, leaf: Any) -> Iterator[TensorRef]:
+def _ref(path: str, name: str, leaf: Any) -> TensorRef | None:
     if isinstance(leaf, Tensor):
-        yield tensor_ref(path, name, leaf)
-        for key, value in leaf.parts.items():
-            yield from _refs(path, f"{name}.{key}", value)
-    elif isinstance(leaf, Array):
-        found = array_ref(path, name, leaf)
-        if found is not None:
-            yield found
-    elif isinstance(leaf, (bool, int, float, complex)):
-        yield _number(name, leaf)
+        return tensor_ref(path, name, leaf)
+    if isinstance(leaf, Array):
+        return array_ref(path, name, leaf)
+    return _number(name, leaf)
+
+
+def _check_claims(path: str, tensors: list[TensorRef]) -> None:
+    """Refuse a file whose tensors repeat their storages until comparing them would take days."""
+    held: dict[object, int] = {}
+    for tensor in tensors:
+        held[tensor.storage_id] = max(held.get(tensor.storage_id, 0), min(tensor.nbytes, _held(tensor)))
+    claimed = sum(tensor.nbytes for tensor in tensors if not tensor.missing)
+    if claimed > max(64 * sum(held.values()), _MOST_CLAIMED):
+        raise UnsafeFileError(path, f"its tensors claim {claimed} bytes by repeating a few storages; not read")
+
+
+def _held(tensor: TensorRef) -> int:
+    """Return the bytes a tensor's elements take in the file, repeated ones once."""
+    data = tensor.data
+    return data.window.size if isinstance(data, (FileData, StridedFileData)) else tensor.nbytes
 
 
 def _number(name: str, value: bool | int | float | complex) -> TensorRef:
     kinds = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
     dtype = DTYPES[kinds[type(value)]]
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-        dtype, value = DTYPES["float64"], float(value)
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        dtype, value = DTYPES["float64"], float(value) if value.bit_length() < 1000 else math.copysign(math.inf, value)
     return TensorRef(name, (), dtype, MemoryData(np.array(value).astype(dtype.storage).reshape(())))

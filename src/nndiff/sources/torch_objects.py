@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
 from nndiff.sources.pickle_vm import Global, Handler
+from nndiff.sources.source import shown
 from nndiff.tensors import (
+    MOST_AXES,
     Data,
     FileData,
     LateData,
@@ -50,10 +53,12 @@ _DTYPE_ALIASES |= {"short": "int16", "cfloat": "complex64", "cdouble": "complex1
 _DTYPE_ALIASES |= {"quint8": "uint8", "qint32": "int32"}
 
 # one byte an element, whose bits nndiff compares and does not interpret
-_ONE_BYTE = frozenset(("float4_e2m1fn_x2", "bits8", "bits4x2", "bits2x4", "bits1x8", "quint4x2", "quint2x4"))
+_ONE_BYTE = frozenset(("float4_e2m1fn_x2", "bits8", "bits4x2", "bits2x4", "bits1x8"))
+# several bytes an element, which nndiff takes apart along one more axis
+_PAIRS = {"complex32": (DTYPES["float16"], 2), "bits16": (opaque("bits16"), 2)}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Storage:
     """Name the bytes of one or more tensors; where they are may be learnt later (legacy files)."""
 
@@ -65,7 +70,7 @@ class Storage:
     swapped: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Tensor:
     """Describe a tensor as its pickle does: a view of a storage."""
 
@@ -76,7 +81,7 @@ class Tensor:
     dtype: DType
     conjugated: bool = False
     negated: bool = False
-    parts: dict[str, Any] = field(default_factory=dict)  # scales of quantised tensors, state of subclasses
+    parts: tuple[Mapping[Any, Any], ...] = ()  # scales of quantised tensors, state of subclasses
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ def dtype_of(value: Any) -> DType:
 def tensor_ref(path: str, name: str, tensor: Tensor) -> TensorRef:
     """Return a tensor of a pickle as a TensorRef, its every claim checked against its storage."""
     storage = tensor.storage
+    _check_numbers(path, name, tensor)
     if storage is None:
         why = "saved from the meta device: it has no elements"
         return TensorRef(name, tensor.shape, tensor.dtype, NoData(why))
@@ -123,27 +129,33 @@ def tensor_ref(path: str, name: str, tensor: Tensor) -> TensorRef:
     data = _data(tensor, storage)
     if tensor.conjugated or tensor.negated:
         data = _Flipped(data, tensor.conjugated, tensor.negated)
-    return TensorRef(name, tensor.shape, tensor.dtype, data, storage_id=(path, storage.key))
+    place = storage.window.start if storage.window else 0
+    return TensorRef(name, tensor.shape, tensor.dtype, data, storage_id=(path, storage.key, place))
+
+
+def _check_numbers(path: str, name: str, tensor: Tensor) -> None:
+    if len(tensor.shape) > MOST_AXES:
+        raise SourceError(
+            path, f"tensor {shown(name)} has {len(tensor.shape)} axes; more than {MOST_AXES} are not read"
+        )
+    if len(tensor.shape) != len(tensor.strides):
+        raise SourceError(path, f"tensor {shown(name)} has {len(tensor.shape)} axes and {len(tensor.strides)} strides")
+    numbers = (tensor.offset, *tensor.shape, *tensor.strides)
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+        raise SourceError(path, f"tensor {shown(name)} has a negative or senseless shape, stride or offset")
 
 
 def _check(path: str, name: str, tensor: Tensor, storage: Storage) -> None:
-    numbers = (tensor.offset, *tensor.shape, *tensor.strides)
-    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
-        raise SourceError(path, f"tensor {name!r} has a negative or senseless shape, stride or offset")
-    if len(tensor.shape) != len(tensor.strides):
-        raise SourceError(path, f"tensor {name!r} has {len(tensor.shape)} axes and {len(tensor.strides)} strides")
-    if len(tensor.shape) > 64:
-        raise SourceError(path, f"tensor {name!r} has {len(tensor.shape)} axes; more than 64 are not read")
     count = math.prod(tensor.shape)
     if count == 0:
         return
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
     held = storage.count * storage.dtype.itemsize
     if (last + 1) * tensor.dtype.itemsize > held:
-        raise SourceError(path, f"tensor {name!r} reaches beyond its storage of {held} bytes")
+        raise SourceError(path, f"tensor {shown(name)} reaches beyond its storage of {held} bytes")
     if count * tensor.dtype.itemsize > max(16 * held, _MOST_REPEATED):
         raise UnsafeFileError(
-            path, f"tensor {name!r} claims {count} elements by repeating a storage of {storage.count}; not read"
+            path, f"tensor {shown(name)} claims {count} elements by repeating a storage of {storage.count}; not read"
         )
 
 
@@ -165,14 +177,16 @@ def _window_of(late: LateData) -> Window:
 def _view(tensor: Tensor, window: Window, swapped: bool) -> Data:
     kind = tensor.dtype.storage
     swapped = swapped and kind.itemsize > 1
-    if math.prod(tensor.shape) == 0 or is_contiguous(tensor.shape, tensor.strides):
+    if math.prod(tensor.shape) == 0:
+        return FileData(window.sub(0, 0), kind)
+    if is_contiguous(tensor.shape, tensor.strides):
         part = window.sub(tensor.offset * kind.itemsize, math.prod(tensor.shape) * kind.itemsize)
         return FileData(part, kind, swapped)
     return StridedFileData(window, kind, tensor.offset, tensor.shape, tensor.strides, swapped)
 
 
 def _shape(value: Any) -> Shape:
-    if not isinstance(value, (tuple, list)) or not all(type(size) is int for size in value):
+    if not isinstance(value, (tuple, list)) or len(value) > 1000 or not all(type(size) is int for size in value):
         raise TypeError("shape")
     return tuple(value)
 
@@ -188,7 +202,12 @@ def _rebuild_v2(args: tuple[Any, ...]) -> Tensor:
 def _rebuild_v3(args: tuple[Any, ...]) -> Tensor:
     """Rebuild a tensor of a dtype that has no storage class: the dtype comes as an argument."""
     tensor = _rebuild_v2(args[:6])
-    tensor.dtype = dtype_of(args[6])
+    if isinstance(args[6], Global) and args[6].module == "torch" and args[6].name in _PAIRS:
+        tensor.dtype, parts = _PAIRS[args[6].name]
+        tensor.offset *= parts
+        tensor.shape, tensor.strides = (*tensor.shape, parts), (*(each * parts for each in tensor.strides), 1)
+    else:
+        tensor.dtype = dtype_of(args[6])
     return _with_bits(tensor, args[7:8])
 
 
@@ -210,19 +229,31 @@ def _rebuild_quantised(args: tuple[Any, ...]) -> Tensor:
     scheme = args[4]
     if not isinstance(scheme, tuple):
         raise TypeError("quantiser")
-    tensor.parts = dict(zip(("scale", "zero_point", "axis"), scheme[1:], strict=False))
+    kind = str(scheme[0]) if isinstance(scheme[0], Global) else ""
+    scales = "scales" if "per_channel" in kind else "scale"
+    tensor.parts = (dict(zip((scales, f"zero_point{scales[5:]}", "axis"), scheme[1:4], strict=False)),)
     return tensor
 
 
+SPARSE_PARTS = {
+    "torch.sparse_coo": ("indices", "values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
 def _rebuild_sparse(args: tuple[Any, ...]) -> dict[str, Any]:
+    """Take a sparse tensor as the dense ones it is made of."""
     layout, data = args[:2]
-    names = {
-        "torch.sparse_coo": ("indices", "values"),
-        "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
-        "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
-    }
-    kind = str(layout) if isinstance(layout, Global) else "torch.sparse_coo"
-    return dict(zip(names.get(kind, ("indices", "values")), data, strict=False))
+    if not isinstance(data, tuple) or not (isinstance(layout, (Global, str)) and str(layout) in SPARSE_PARTS):
+        raise TypeError("layout")
+    return dict(zip(SPARSE_PARTS[str(layout)], data, strict=False))
+
+
+def _layout(args: tuple[Any, ...]) -> Any:
+    return args[0]
 
 
 def _first_tensor(args: tuple[Any, ...]) -> Any:
@@ -232,17 +263,22 @@ def _first_tensor(args: tuple[Any, ...]) -> Any:
 def _rebuild_from_type(args: tuple[Any, ...]) -> Any:
     """Rebuild a tensor of a subclass: by its function, its extra state kept beside it."""
     function, _, inner, state = args[:4]
-    handler = TORCH_HANDLERS.get(str(function))
+    handler = TORCH_HANDLERS.get(str(function)) if isinstance(function, Global) else None
     tensor = handler(inner) if handler and isinstance(inner, tuple) else None
     if isinstance(tensor, Tensor):
-        tensor.parts.update(_subclass_parts(state))
-        return tensor
+        return _with_state(tensor, state)
     return {"args": inner, "state": state}
 
 
-def _subclass_parts(state: Any) -> dict[str, Any]:
-    found = state[0] if isinstance(state, tuple) and state else state
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+def _rebuild_parameter_with_state(args: tuple[Any, ...]) -> Any:
+    return _with_state(args[0], args[3]) if isinstance(args[0], Tensor) and len(args) > 3 else args[0]
+
+
+def _with_state(tensor: Tensor, state: Any) -> Tensor:
+    """Return the tensor with the attributes it was saved with, which may be tensors themselves."""
+    states = state if isinstance(state, tuple) else (state,)  # a class with slots: (dict, slots)
+    found = tuple(each for each in states[:2] if isinstance(each, dict) and each)
+    return replace(tensor, parts=(*tensor.parts[:4], *found))
 
 
 def _memory_tensor(args: tuple[Any, ...]) -> Any:
@@ -259,7 +295,7 @@ TORCH_HANDLERS: dict[str, Handler] = {
     "torch._utils._rebuild_tensor_v2": _rebuild_v2,
     "torch._utils._rebuild_tensor_v3": _rebuild_v3,
     "torch._utils._rebuild_parameter": _first_tensor,
-    "torch._utils._rebuild_parameter_with_state": _first_tensor,
+    "torch._utils._rebuild_parameter_with_state": _rebuild_parameter_with_state,
     "torch._utils._rebuild_qtensor": _rebuild_quantised,
     "torch._utils._rebuild_sparse_tensor": _rebuild_sparse,
     "torch._utils._rebuild_sparse_csr_tensor": _rebuild_sparse,
@@ -270,5 +306,6 @@ TORCH_HANDLERS: dict[str, Handler] = {
     "torch._tensor._rebuild_from_type": _rebuild_from_type,
     "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
     "torch.Size": _size,
+    "torch.serialization._get_layout": _layout,
     "torch.nn.parameter.Parameter": _first_tensor,
 }

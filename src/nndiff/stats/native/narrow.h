@@ -1,0 +1,282 @@
+/* Kernels over floats: what has to be float64 is summed in float64, what only has to be found (maxima,
+   elements out of tolerance) is looked for in float32 with a margin and then decided in float64. */
+
+#define MARGIN 1e-6 /* well above the rounding of float32, so nothing that matters is missed */
+
+typedef struct {
+    vd r, ra, rr, d, da, dd, rd;
+    vf rmin, rmax, cmin, cmax;
+    uint64_t unequal, mismatched;
+} NarrowSums;
+
+typedef struct {
+    vf slope, offset, plateau, rel, rel_offset;
+    vf rtol_in, atol_in, rtol_out, atol_out; /* surely in tolerance up to here, surely out of it above */
+} NarrowLines;
+
+static NarrowLines narrow_lines(const Narrow *job)
+{
+    const double less = 1 - MARGIN, more = 1 + MARGIN;
+    const Limits *lim = job->limits;
+    const Tolerance *t = &job->tolerance;
+    /* the smallest normal number covers what underflows in a product */
+    return (NarrowLines){
+        f_set((float)(lim->slope * less)),
+        f_set((float)(lim->offset * less) - FLT_MIN),
+        f_set((float)(lim->plateau * less) - FLT_MIN),
+        f_set((float)(lim->rel * less)),
+        f_set((float)lim->rel_offset - FLT_MIN),
+        f_set((float)(t->rtol * less)),
+        f_set((float)(t->atol * less) - FLT_MIN),
+        f_set((float)(t->rtol * more)),
+        f_set((float)(t->atol * more) + FLT_MIN),
+    };
+}
+
+static inline void half_step(NarrowSums *s, vd r, vd c, double *dist64)
+{
+    vd d = d_sub(c, r), ad = d_abs(d);
+    s->r = d_add(s->r, r);
+    s->ra = d_add(s->ra, d_abs(r));
+    s->rr = d_fma(r, r, s->rr);
+    s->d = d_add(s->d, d);
+    s->da = d_add(s->da, ad);
+    s->dd = d_fma(d, d, s->dd);
+    s->rd = d_fma(r, d, s->rd);
+    if (dist64)
+        d_store(dist64, ad);
+}
+
+/* Tell whether the vector holds an element that may move a maximum or lies too close to the tolerance. */
+static ALWAYS_INLINE int narrow_step(NarrowSums *s, const NarrowLines *l, vf r, vf c, float *dist32, double *dist64)
+{
+    vf d = f_sub(c, r), ad = f_abs(d), ar = f_abs(r);
+    unsigned unequal = f_ne(d, f_set(0.0f));
+    unsigned maybe = f_gt(ad, f_fma(l->rtol_in, ar, l->atol_in));
+    unsigned outside = f_gt(ad, f_fma(l->rtol_out, ar, l->atol_out));
+    vf limit = f_min(f_min(f_fma(l->slope, ar, l->offset), l->plateau), f_fma(l->rel, ar, l->rel_offset));
+    s->unequal += bits_set(unequal);
+    s->mismatched += bits_set(outside);
+    half_step(s, f_low(r), f_low(c), dist64);
+    half_step(s, f_high(r), f_high(c), dist64 ? dist64 + W : NULL);
+    if (dist32)
+        f_store(dist32, ad);
+    return (unequal & ((maybe ^ outside) | f_gt(ad, limit))) != 0;
+}
+
+static inline void narrow_range(NarrowSums *s, vf r, vf c)
+{
+    s->rmin = f_min(r, s->rmin);
+    s->rmax = f_max(r, s->rmax);
+    s->cmin = f_min(c, s->cmin);
+    s->cmax = f_max(c, s->cmax);
+}
+
+/* Decide in float64 what a vector does to the maxima and whether its doubtful elements are out of tolerance. */
+static void narrow_exact(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride, NarrowSums *s)
+{
+    vf ad32 = f_abs(f_sub(c, r)), ar32 = f_abs(r);
+    unsigned doubtful = f_gt(ad32, f_fma(l->rtol_in, ar32, l->atol_in)) &
+                        ~f_gt(ad32, f_fma(l->rtol_out, ar32, l->atol_out)) & f_ne(r, c);
+    for (int half = 0; half < 2; half++, at += W * stride, doubtful >>= W) {
+        vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
+        vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
+        unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
+        s->mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
+        raise(job->extremes, ad, ar, at, stride);
+    }
+}
+
+static inline NarrowSums narrow_start(void)
+{
+    const vd zero = d_set(0.0);
+    const vf high = f_set(INFINITY), low = f_set(-INFINITY);
+    return (NarrowSums){zero, zero, zero, zero, zero, zero, zero, high, low, high, low, 0, 0};
+}
+
+/* Take the last few elements, already floats: zeros behind them change no sum. */
+static void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, size_t done, NarrowSums *s)
+{
+    float r[4 * W] = {0}, c[4 * W] = {0}, r_edge[4 * W], c_edge[4 * W];
+    size_t left = job->n - done, size = TYPE_SIZE[type];
+    to_f32(type, (const char *)job->r + done * size, left, r);
+    to_f32(type, (const char *)job->c + done * size, left, c);
+    for (size_t i = 0; i < 4 * W; i++) {
+        r_edge[i] = r[i < left ? i : left - 1];
+        c_edge[i] = c[i < left ? i : left - 1];
+    }
+    for (size_t i = 0; i < left; i += 2 * W) {
+        vf a = f_load(r + i), b = f_load(c + i);
+        narrow_range(s, f_load(r_edge + i), f_load(c_edge + i));
+        if (narrow_step(s, l, a, b, job->dist32 ? job->dist32 + done + i : NULL,
+                        job->dist64 ? job->dist64 + done + i : NULL))
+            narrow_exact(job, l, a, b, job->at + (int64_t)(done + i), 1, s);
+    }
+}
+
+/* Sum the candidate directly: made of r and d it would drown where it is far smaller than they are. */
+static void sum_candidate(const Narrow *job, Type type, Sums *out)
+{
+    float r[4 * W], c[4 * W];
+    size_t size = TYPE_SIZE[type];
+    vd sum = d_set(0.0), cc = sum, rc = sum;
+    for (size_t i = 0; i < job->n; i += 4 * W) {
+        size_t left = job->n - i < 4 * W ? job->n - i : 4 * W;
+        memset(r, 0, sizeof r);
+        memset(c, 0, sizeof c);
+        to_f32(type, (const char *)job->r + i * size, left, r);
+        to_f32(type, (const char *)job->c + i * size, left, c);
+        for (int k = 0; k < 4 * W; k += 2 * W) {
+            vf a = f_load(r + k), b = f_load(c + k);
+            sum = d_add(sum, d_add(f_low(b), f_high(b)));
+            cc = d_fma(f_high(b), f_high(b), d_fma(f_low(b), f_low(b), cc));
+            rc = d_fma(f_high(a), f_high(b), d_fma(f_low(a), f_low(b), rc));
+        }
+    }
+    out->c = d_sum(sum);
+    out->cc = d_sum(cc);
+    out->rc = d_sum(rc);
+}
+
+static void narrow_finish(const Narrow *job, Type type, const NarrowSums *s, Sums *out)
+{
+    double rd = d_sum(s->rd);
+    out->r = d_sum(s->r);
+    out->ra = d_sum(s->ra);
+    out->rr = d_sum(s->rr);
+    out->d = d_sum(s->d);
+    out->da = d_sum(s->da);
+    out->dd = d_sum(s->dd);
+    out->c = out->r + out->d;
+    out->cc = out->rr + 2 * rd + out->dd;
+    out->rc = out->rr + rd;
+    if (out->cc < (out->rr + out->dd) / 16)
+        sum_candidate(job, type, out);
+    out->rmin = f_least(s->rmin);
+    out->rmax = f_most(s->rmax);
+    out->cmin = f_least(s->cmin);
+    out->cmax = f_most(s->cmax);
+    out->unequal = (int64_t)s->unequal;
+    out->mismatched = (int64_t)s->mismatched;
+}
+
+static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, float *dist32, double *dist64)
+{
+    const NarrowLines l = narrow_lines(job);
+    NarrowSums s = narrow_start();
+    uint16_t hit[BLOCK / (2 * W) + 1];
+    size_t hits = 0, i = 0;
+#define LOAD(p, i) (type == TYPE_F32 ? f_load((const float *)(p) + (i)) : f_from_f16((const uint16_t *)(p) + (i)))
+    for (; i + 2 * W <= job->n; i += 2 * W) {
+        vf r = LOAD(job->r, i), c = LOAD(job->c, i);
+        narrow_range(&s, r, c);
+        hit[hits] = (uint16_t)i;
+        hits += (size_t)narrow_step(&s, &l, r, c, dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
+    }
+    for (size_t k = 0; k < hits; k++)
+        narrow_exact(job, &l, LOAD(job->r, hit[k]), LOAD(job->c, hit[k]), job->at + hit[k], 1, &s);
+#undef LOAD
+    if (i < job->n)
+        narrow_rest(job, &l, type, i, &s);
+    narrow_finish(job, type, &s, out);
+}
+
+/* bfloat16 widens by a shift and a mask: elements at even and at odd places, no shuffling. */
+static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist32, double *dist64)
+{
+    const uint16_t *left = job->r, *right = job->c;
+    const NarrowLines l = narrow_lines(job);
+    NarrowSums s = narrow_start();
+    uint16_t hit[BLOCK / (4 * W) + 1];
+    size_t hits = 0, i = 0;
+    vf r[2], c[2];
+    for (; i + 4 * W <= job->n; i += 4 * W) {
+        f_from_bf16(left + i, &r[0], &r[1]);
+        f_from_bf16(right + i, &c[0], &c[1]);
+        hit[hits] = (uint16_t)i;
+        narrow_range(&s, r[0], c[0]);
+        narrow_range(&s, r[1], c[1]);
+        int even = narrow_step(&s, &l, r[0], c[0], dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
+        int odd = narrow_step(&s, &l, r[1], c[1], dist32 ? dist32 + i + 2 * W : NULL, dist64 ? dist64 + i + 2 * W : NULL);
+        hits += (size_t)(even | odd);
+    }
+    for (size_t k = 0; k < hits; k++) {
+        f_from_bf16(left + hit[k], &r[0], &r[1]);
+        f_from_bf16(right + hit[k], &c[0], &c[1]);
+        narrow_exact(job, &l, r[0], c[0], job->at + hit[k], 2, &s);
+        narrow_exact(job, &l, r[1], c[1], job->at + hit[k] + 1, 2, &s);
+    }
+    if (i < job->n)
+        narrow_rest(job, &l, TYPE_BF16, i, &s);
+    narrow_finish(job, TYPE_BF16, &s, out);
+}
+
+/* Each kernel exists for either kind of distances, so that the loop has no choice to make. */
+static void pair_f32(const Narrow *job, Sums *out)
+{
+    if (job->dist64)
+        pair_plain(job, out, TYPE_F32, NULL, job->dist64);
+    else
+        pair_plain(job, out, TYPE_F32, job->dist32, NULL);
+}
+
+static void pair_f16(const Narrow *job, Sums *out)
+{
+    if (job->dist64)
+        pair_plain(job, out, TYPE_F16, NULL, job->dist64);
+    else
+        pair_plain(job, out, TYPE_F16, job->dist32, NULL);
+}
+
+static void pair_bf16(const Narrow *job, Sums *out)
+{
+    if (job->dist64)
+        pair_halves(job, out, NULL, job->dist64);
+    else
+        pair_halves(job, out, job->dist32, NULL);
+}
+
+static ALWAYS_INLINE void side_step(NarrowSums *s, vf r)
+{
+    vd low = f_low(r), high = f_high(r);
+    s->r = d_add(s->r, d_add(low, high));
+    s->ra = d_add(s->ra, d_add(d_abs(low), d_abs(high)));
+    s->rr = d_fma(high, high, d_fma(low, low, s->rr));
+}
+
+static ALWAYS_INLINE void side(const void *p, size_t n, Sums *out, Type type)
+{
+    NarrowSums s = narrow_start();
+    size_t i = 0, step = type == TYPE_BF16 ? 4 * W : 2 * W;
+    for (; i + step <= n; i += step) {
+        vf r[2];
+        if (type == TYPE_BF16)
+            f_from_bf16((const uint16_t *)p + i, &r[0], &r[1]);
+        else
+            r[0] = type == TYPE_F32 ? f_load((const float *)p + i) : f_from_f16((const uint16_t *)p + i);
+        for (size_t k = 0; k < step / (2 * W); k++) {
+            narrow_range(&s, r[k], r[k]);
+            side_step(&s, r[k]);
+        }
+    }
+    if (i < n) {
+        float rest[4 * W] = {0}, edge[4 * W];
+        to_f32(type, (const char *)p + i * TYPE_SIZE[type], n - i, rest);
+        for (size_t k = 0; k < 4 * W; k++)
+            edge[k] = rest[k < n - i ? k : n - i - 1];
+        for (size_t k = 0; k < 4 * W; k += 2 * W) {
+            narrow_range(&s, f_load(edge + k), f_load(edge + k));
+            side_step(&s, f_load(rest + k));
+        }
+    }
+    *out = (Sums){0};
+    out->r = d_sum(s.r);
+    out->ra = d_sum(s.ra);
+    out->rr = d_sum(s.rr);
+    out->rmin = f_least(s.rmin);
+    out->rmax = f_most(s.rmax);
+}
+
+static void side_f32(const void *p, size_t n, Sums *out) { side(p, n, out, TYPE_F32); }
+static void side_f16(const void *p, size_t n, Sums *out) { side(p, n, out, TYPE_F16); }
+static void side_bf16(const void *p, size_t n, Sums *out) { side(p, n, out, TYPE_BF16); }

@@ -1,0 +1,130 @@
+/* What the parts of the native engine share: element types, sums, extremes and the table of kernels. */
+#ifndef NNDIFF_NATIVE_H
+#define NNDIFF_NATIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    BLOCK = 1024,  /* elements: both sides and the distances stay in the L1 cache */
+    CHUNK = 16384, /* elements: the unit of work of a thread; both sides stay in the L2 cache */
+    LANES = 8,     /* doubles in the widest vector */
+    PAD = 32,      /* elements a kernel may write behind the end */
+    RTOLS = 9,
+    QUANTILES = 4,
+    RANKS = 2 * QUANTILES,
+};
+
+#define EXACT_LIMIT ((int64_t)1 << 22) /* up to so many elements the percentiles are those of numpy.percentile */
+
+typedef enum {
+    TYPE_F64, TYPE_F32, TYPE_F16, TYPE_BF16,
+    TYPE_I64, TYPE_I32, TYPE_I16, TYPE_I8,
+    TYPE_U64, TYPE_U32, TYPE_U16, TYPE_U8,
+    TYPE_F8, /* five kinds, each a table of 256 floats */
+    TYPES = TYPE_F8 + 5,
+} Type;
+
+extern const double RTOL[RTOLS]; /* metrics.ENVELOPE_RTOLS */
+extern float F8_TABLE[5][256];
+extern const unsigned char TYPE_SIZE[TYPES];
+
+/* Plain sums over one block; the cosine and the like are made of these. */
+typedef struct {
+    double r, ra, rr; /* reference: sum, of moduli, of squares */
+    double c, cc;     /* candidate */
+    double rc;
+    double d, da, dd; /* difference */
+    double rmin, rmax, cmin, cmax;
+    int64_t unequal, mismatched;
+} Sums;
+
+/* Centred square sums of a block, taken in a second look where plain sums would cancel. */
+typedef struct {
+    double rr, cc, dd, rc;
+} Centred;
+
+/* Maxima so far. Each lane holds the maximum of what passed through that lane. */
+typedef struct {
+    _Alignas(64) double envelope[RTOLS][LANES];
+    double needed[LANES];
+    double rel[LANES];
+    double abs;
+    int64_t at;
+    int grown; /* since the limits were last drawn */
+} Extremes;
+
+/* Straight lines below which an element cannot move any maximum:
+   |d| <= min(offset + slope |r|, plateau, rel_offset + rel |r|). */
+typedef struct {
+    double offset, slope, plateau, rel, rel_offset;
+} Limits;
+
+typedef struct {
+    double atol, rtol;
+} Tolerance;
+
+typedef struct {
+    const void *r, *c;
+    size_t n;
+    int64_t at; /* index of the first element in the tensor */
+    Tolerance tolerance;
+    const Limits *limits;
+    Extremes *extremes;
+    float *dist32;  /* |d| rounded to float, in any order; may be absent */
+    double *dist64; /* |d|, in any order; may be absent */
+} Narrow;
+
+typedef struct {
+    const double *r, *c, *d;
+    size_t n;
+    int64_t at;
+    Tolerance tolerance;
+    const Limits *limits;
+    Extremes *extremes;
+    double *dist64;
+} Wide;
+
+/* Edges between which the wanted percentiles lie, as the upper 16 bits of a float. */
+typedef struct {
+    int16_t edge[RANKS];         /* in pairs: from, to */
+    uint16_t count[RANKS][16]; /* elements at or above each edge, by lane; a chunk fits */
+} Brackets;
+
+/* One vector width. Narrow kernels take float32 or what widens to it, wide kernels float64. */
+typedef struct {
+    const char *name;
+    void (*pair_f32)(const Narrow *, Sums *);
+    void (*pair_bf16)(const Narrow *, Sums *);
+    void (*pair_f16)(const Narrow *, Sums *);
+    void (*side_f32)(const void *, size_t, Sums *);
+    void (*side_bf16)(const void *, size_t, Sums *);
+    void (*side_f16)(const void *, size_t, Sums *);
+    void (*pair_f64)(const Wide *, Sums *);
+    void (*side_f64)(const double *, size_t, Sums *);
+    void (*centre)(const double *r, const double *c, const double *d, size_t n, const double mean[3], Centred *);
+    void (*to_f32)(Type, const void *, size_t, float *);
+    void (*to_f64)(Type, const void *, size_t, double *);
+    void (*bracket)(const float *, size_t, Brackets *);
+    void (*distance_f32)(const float *r, const float *c, size_t n, float *dist32, double *dist64);
+} Kernels;
+
+extern const Kernels KERNELS_BASELINE;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAVE_X86 1
+extern const Kernels KERNELS_AVX2;
+extern const Kernels KERNELS_AVX512;
+#endif
+
+static inline int is_narrow(Type type)
+{
+    return type >= TYPE_F8 || type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16 || type == TYPE_I16 ||
+           type == TYPE_I8 || type == TYPE_U16 || type == TYPE_U8;
+}
+
+static inline int is_whole(Type type)
+{
+    return type >= TYPE_I64 && type <= TYPE_U8;
+}
+
+#endif

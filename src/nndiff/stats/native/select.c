@@ -1,0 +1,150 @@
+/* Percentiles by radix: numbers that are not negative sort as their bits do. */
+#include "select.h"
+
+#include <math.h>
+#include <string.h>
+
+const double QUANTILE[QUANTILES] = {0.5, 0.9, 0.95, 0.99};
+
+enum { MOST_BITS = 12, FEW = 24 };
+
+void ranks_of(int64_t n, int64_t rank[RANKS])
+{
+    for (int q = 0; q < QUANTILES; q++) {
+        int64_t below = (int64_t)floor((double)(n - 1) * QUANTILE[q]);
+        rank[2 * q] = below;
+        rank[2 * q + 1] = below + 1 < n ? below + 1 : n - 1;
+    }
+}
+
+void blend(int64_t n, const double value[RANKS], double out[QUANTILES])
+{
+    for (int q = 0; q < QUANTILES; q++) {
+        double place = (double)(n - 1) * QUANTILE[q], part = place - floor(place);
+        double low = value[2 * q], high = value[2 * q + 1], gap = high - low;
+        out[q] = part < 0.5 ? low + gap * part : high - gap * (1 - part);
+    }
+}
+
+static void sort_few(double *x, size_t n)
+{
+    for (size_t i = 1; i < n; i++) {
+        double moved = x[i];
+        size_t k = i;
+        for (; k > 0 && x[k - 1] > moved; k--)
+            x[k] = x[k - 1];
+        x[k] = moved;
+    }
+}
+
+/* Bins of equal width in bits, fine enough that few elements share one. The first bin also takes
+   what lies far below the largest element, so a few zeros do not make every other bin coarse. */
+typedef struct {
+    uint64_t base;
+    int shift;
+    uint32_t last;
+} Bins;
+
+static Bins bins_for(const double *x, size_t n)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits = bits_of(x[i]);
+        least = bits < least ? bits : least;
+        most = bits > most ? bits : most;
+    }
+    int bits = 4, width = least == most ? 0 : 64 - __builtin_clzll(least ^ most);
+    while (bits < MOST_BITS && ((size_t)4 << bits) < n)
+        bits++;
+    int shift = width > bits ? width - bits : 0, fine = 52 - bits + 5; /* 32 octaves */
+    if (shift > fine)
+        shift = fine;
+    uint64_t span = ((uint64_t)1 << bits) - 1, top = most >> shift, base = least >> shift;
+    if (top - base > span)
+        base = top - span;
+    return (Bins){base, shift, (uint32_t)(top - base)};
+}
+
+static inline uint32_t bin_of(const Bins *b, double x)
+{
+    uint64_t key = bits_of(x) >> b->shift;
+    return key > b->base ? (uint32_t)(key - b->base) : 0;
+}
+
+static void count_bins(const Bins *b, const double *x, size_t n, uint32_t *count)
+{
+    memset(count, 0, (b->last + 1) * sizeof *count);
+    for (size_t i = 0; i < n; i++)
+        count[bin_of(b, x[i])]++;
+}
+
+double select_rank(double *x, size_t n, size_t rank)
+{
+    uint32_t count[1 << MOST_BITS];
+    while (n > FEW) {
+        Bins b = bins_for(x, n);
+        if (b.last == 0 && b.shift == 0)
+            return x[0]; /* all the same */
+        count_bins(&b, x, n, count);
+        uint32_t bin = 0;
+        while (rank >= count[bin])
+            rank -= count[bin++];
+        size_t kept = 0;
+        for (size_t i = 0; i < n; i++) {
+            double value = x[i];
+            x[kept] = value;
+            kept += bin_of(&b, value) == bin;
+        }
+        n = kept;
+    }
+    sort_few(x, n);
+    return x[rank];
+}
+
+/* Find the bin of each rank; leave in rank the place inside the bin. */
+static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[RANKS])
+{
+    int64_t before = 0;
+    uint32_t at = 0;
+    for (int k = 0; k < RANKS; k++) { /* the ranks ascend */
+        while (rank[k] - before >= count[at])
+            before += count[at++];
+        bin[k] = at;
+        rank[k] -= before;
+    }
+}
+
+void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES])
+{
+    uint32_t count[1 << MOST_BITS], bin[RANKS];
+    uint8_t wanted[1 << MOST_BITS];
+    double value[RANKS];
+    int64_t rank[RANKS];
+    if (n == 0) {
+        for (int q = 0; q < QUANTILES; q++)
+            out[q] = NAN;
+        return;
+    }
+    ranks_of((int64_t)n, rank);
+    Bins b = bins_for(x, n);
+    count_bins(&b, x, n, count);
+    find_bins(count, rank, bin);
+    memset(wanted, 0, b.last + 1);
+    for (int k = 0; k < RANKS; k++)
+        wanted[bin[k]] = 1;
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) { /* to the front, the few that matter */
+        double each = x[i];
+        x[kept] = each;
+        kept += wanted[bin_of(&b, each)];
+    }
+    for (int k = 0; k < RANKS; k++) {
+        size_t here = 0;
+        for (size_t i = 0; i < kept; i++) {
+            scratch[here] = x[i];
+            here += bin_of(&b, x[i]) == bin[k];
+        }
+        value[k] = select_rank(scratch, here, (size_t)rank[k]);
+    }
+    blend((int64_t)n, value, out);
+}

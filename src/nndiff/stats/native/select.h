@@ -1,0 +1,30 @@
+/* Percentiles: which ranks they are made of, and the element of a rank. */
+#ifndef NNDIFF_SELECT_H
+#define NNDIFF_SELECT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "native.h"
+
+extern const double QUANTILE[QUANTILES];
+
+/* Set the ranks of the elements below and above each percentile: two for each, in pairs. */
+void ranks_of(int64_t n, int64_t rank[RANKS]);
+
+/* Make the percentiles of the values at their ranks, rounded as numpy.percentile does. */
+void blend(int64_t n, const double value[RANKS], double out[QUANTILES]);
+
+/* Return the element that would stand at a rank if x were sorted. Overwrites x. No element is negative. */
+double select_rank(double *x, size_t n, size_t rank);
+
+/* Set the percentiles of x. Scratch is as large as x; both are overwritten. */
+void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES]);
+
+static inline uint64_t bits_of(double x)
+{
+    union { double value; uint64_t bits; } both = {x};
+    return both.bits;
+}
+
+#endif

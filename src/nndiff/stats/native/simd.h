@@ -1,0 +1,177 @@
+/* A thin layer over one vector width: LEVEL is 0 (any machine), 2 (AVX2) or 512 (AVX-512).
+
+   vd holds W doubles, vf holds 2 W floats. Comparisons give one bit per lane. The maximum and the
+   minimum of a NaN and a number are the second argument, on every width. */
+#if LEVEL == 512
+
+#define W 8
+typedef __m512d vd;
+typedef __m512 vf;
+
+static inline vd d_set(double x) { return _mm512_set1_pd(x); }
+static inline vd d_load(const double *p) { return _mm512_loadu_pd(p); }
+static inline void d_store(double *p, vd a) { _mm512_storeu_pd(p, a); }
+static inline vd d_add(vd a, vd b) { return _mm512_add_pd(a, b); }
+static inline vd d_sub(vd a, vd b) { return _mm512_sub_pd(a, b); }
+static inline vd d_mul(vd a, vd b) { return _mm512_mul_pd(a, b); }
+static inline vd d_div(vd a, vd b) { return _mm512_div_pd(a, b); }
+static inline vd d_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
+static inline vd d_min(vd a, vd b) { return _mm512_min_pd(a, b); }
+static inline vd d_max(vd a, vd b) { return _mm512_max_pd(a, b); }
+static inline vd d_abs(vd a) { return _mm512_castsi512_pd(_mm512_and_si512(_mm512_castpd_si512(a), _mm512_set1_epi64(INT64_MAX))); }
+static inline unsigned d_gt(vd a, vd b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
+static inline unsigned d_nle(vd a, vd b) { return _mm512_cmp_pd_mask(a, b, _CMP_NLE_UQ); }
+static inline unsigned d_ne(vd a, vd b) { return _mm512_cmp_pd_mask(a, b, _CMP_NEQ_UQ); }
+static inline vd d_finite_or_zero(vd a) { return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(a, d_set(DBL_MAX), _CMP_LE_OQ), a); }
+static inline double d_sum(vd a) { return _mm512_reduce_add_pd(a); }
+
+static inline vf f_set(float x) { return _mm512_set1_ps(x); }
+static inline vf f_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void f_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+static inline vf f_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf f_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf f_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf f_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf f_abs(vf a) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MAX))); }
+static inline unsigned f_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+static inline unsigned f_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
+static inline float f_least(vf a) { return _mm512_reduce_min_ps(a); }
+static inline float f_most(vf a) { return _mm512_reduce_max_ps(a); }
+static inline vd f_low(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
+static inline vd f_high(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
+static inline vf f_from_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+/* 4 W bfloat16: those at even places, then those at odd places */
+static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
+{
+    __m512i raw = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(raw, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32((int)0xFFFF0000)));
+}
+static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+
+#elif LEVEL == 2
+
+#define W 4
+typedef __m256d vd;
+typedef __m256 vf;
+
+static inline vd d_set(double x) { return _mm256_set1_pd(x); }
+static inline vd d_load(const double *p) { return _mm256_loadu_pd(p); }
+static inline void d_store(double *p, vd a) { _mm256_storeu_pd(p, a); }
+static inline vd d_add(vd a, vd b) { return _mm256_add_pd(a, b); }
+static inline vd d_sub(vd a, vd b) { return _mm256_sub_pd(a, b); }
+static inline vd d_mul(vd a, vd b) { return _mm256_mul_pd(a, b); }
+static inline vd d_div(vd a, vd b) { return _mm256_div_pd(a, b); }
+static inline vd d_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
+static inline vd d_min(vd a, vd b) { return _mm256_min_pd(a, b); }
+static inline vd d_max(vd a, vd b) { return _mm256_max_pd(a, b); }
+static inline vd d_abs(vd a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
+static inline unsigned d_gt(vd a, vd b) { return (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_GT_OQ)); }
+static inline unsigned d_nle(vd a, vd b) { return (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_NLE_UQ)); }
+static inline unsigned d_ne(vd a, vd b) { return (unsigned)_mm256_movemask_pd(_mm256_cmp_pd(a, b, _CMP_NEQ_UQ)); }
+static inline vd d_finite_or_zero(vd a) { return _mm256_and_pd(a, _mm256_cmp_pd(a, d_set(DBL_MAX), _CMP_LE_OQ)); }
+
+static inline vf f_set(float x) { return _mm256_set1_ps(x); }
+static inline vf f_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void f_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+static inline vf f_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf f_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf f_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf f_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf f_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline unsigned f_gt(vf a, vf b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
+static inline unsigned f_ne(vf a, vf b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)); }
+static inline vd f_low(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
+static inline vd f_high(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
+static inline vf f_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
+{
+    __m256i raw = _mm256_loadu_si256((const __m256i *)p);
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(raw, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32((int)0xFFFF0000)));
+}
+static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+
+#else /* any machine, by the vectors of the compiler */
+
+#define W 2
+typedef double vd __attribute__((vector_size(16)));
+typedef float vf __attribute__((vector_size(16)));
+typedef long long kd __attribute__((vector_size(16)));
+typedef int kf __attribute__((vector_size(16)));
+
+static inline vd d_set(double x) { return (vd){x, x}; }
+static inline vd d_load(const double *p) { vd a; memcpy(&a, p, sizeof a); return a; }
+static inline void d_store(double *p, vd a) { memcpy(p, &a, sizeof a); }
+static inline vd d_add(vd a, vd b) { return a + b; }
+static inline vd d_sub(vd a, vd b) { return a - b; }
+static inline vd d_mul(vd a, vd b) { return a * b; }
+static inline vd d_div(vd a, vd b) { return a / b; }
+static inline vd d_fma(vd a, vd b, vd c) { return a * b + c; }
+static inline vd d_pick(kd k, vd a, vd b) { return (vd)((k & (kd)a) | (~k & (kd)b)); }
+static inline vd d_min(vd a, vd b) { return d_pick(a < b, a, b); }
+static inline vd d_max(vd a, vd b) { return d_pick(a > b, a, b); }
+static inline vd d_abs(vd a) { return (vd)((kd)a & (kd){INT64_MAX, INT64_MAX}); }
+static inline unsigned d_bits(kd k) { return (unsigned)((k[0] & 1) | (k[1] & 2)); }
+static inline unsigned d_gt(vd a, vd b) { return d_bits(a > b); }
+static inline unsigned d_nle(vd a, vd b) { return d_bits(~(a <= b)); }
+static inline unsigned d_ne(vd a, vd b) { return d_bits(a != b); }
+static inline vd d_finite_or_zero(vd a) { return (vd)((a <= d_set(DBL_MAX)) & (kd)a); }
+
+static inline vf f_set(float x) { return (vf){x, x, x, x}; }
+static inline vf f_load(const float *p) { vf a; memcpy(&a, p, sizeof a); return a; }
+static inline void f_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
+static inline vf f_sub(vf a, vf b) { return a - b; }
+static inline vf f_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline vf f_pick(kf k, vf a, vf b) { return (vf)((k & (kf)a) | (~k & (kf)b)); }
+static inline vf f_min(vf a, vf b) { return f_pick(a < b, a, b); }
+static inline vf f_max(vf a, vf b) { return f_pick(a > b, a, b); }
+static inline vf f_abs(vf a) { return (vf)((kf)a & (kf){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
+static inline unsigned f_bits(kf k) { return (unsigned)((k[0] & 1) | (k[1] & 2) | (k[2] & 4) | (k[3] & 8)); }
+static inline unsigned f_gt(vf a, vf b) { return f_bits(a > b); }
+static inline unsigned f_ne(vf a, vf b) { return f_bits(a != b); }
+static inline vd f_low(vf a) { return (vd){a[0], a[1]}; }
+static inline vd f_high(vf a) { return (vd){a[2], a[3]}; }
+static inline vf f_from_f16(const uint16_t *p)
+{
+    uint16_t raw[4];
+    memcpy(raw, p, sizeof raw);
+    return (vf){half_to_float(raw[0]), half_to_float(raw[1]), half_to_float(raw[2]), half_to_float(raw[3])};
+}
+static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
+{
+    kf raw;
+    memcpy(&raw, p, sizeof raw);
+    *even = (vf)(raw << 16);
+    *odd = (vf)(raw & (kf){(int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000});
+}
+static inline unsigned bits_set(unsigned mask) { return (0x4332322132212110ull >> (4 * mask)) & 15; }
+
+#endif
+
+#if LEVEL != 512
+static inline double d_sum(vd a)
+{
+    double lane[W], total = 0;
+    d_store(lane, a);
+    for (int i = 0; i < W; i++)
+        total += lane[i];
+    return total;
+}
+static inline float f_least(vf a)
+{
+    float lane[2 * W], least = INFINITY;
+    f_store(lane, a);
+    for (int i = 0; i < 2 * W; i++)
+        least = lane[i] < least ? lane[i] : least;
+    return least;
+}
+static inline float f_most(vf a)
+{
+    float lane[2 * W], most = -INFINITY;
+    f_store(lane, a);
+    for (int i = 0; i < 2 * W; i++)
+        most = lane[i] > most ? lane[i] : most;
+    return most;
+}
+#endif

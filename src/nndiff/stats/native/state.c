@@ -1,0 +1,141 @@
+/* Merging by Chan's formulas, and the numbers that are made of the sums in the end. */
+#include "state.h"
+
+#include <math.h>
+
+void state_start(State *s)
+{
+    const Moments none = {0, 0, 0, INFINITY, -INFINITY};
+    *s = (State){.first = -1, .at = -1, .ref = none, .cand = none, .diff = none};
+}
+
+void moments_add(Moments *m, double n, double mean, double m2, double low, double high)
+{
+    if (n == 0)
+        return;
+    double shift = mean - m->mean, total = m->n + n, part = n / total;
+    m->m2 += m2 + shift * shift * (m->n * part);
+    m->mean += shift * part;
+    m->n = total;
+    m->low = low < m->low ? low : m->low;
+    m->high = high > m->high ? high : m->high;
+}
+
+void comoment_add(Comoment *m, const Comoment *b)
+{
+    if (b->n == 0)
+        return;
+    double dr = b->mean_r - m->mean_r, dc = b->mean_c - m->mean_c, total = m->n + b->n, part = b->n / total;
+    double weight = m->n * part;
+    m->rr += b->rr + dr * dr * weight;
+    m->cc += b->cc + dc * dc * weight;
+    m->rc += b->rc + dr * dc * weight;
+    m->mean_r += dr * part;
+    m->mean_c += dc * part;
+    m->n = total;
+}
+
+static void merge_extremes(State *into, const State *from)
+{
+    for (int k = 0; k < RTOLS; k++)
+        into->envelope[k] = fmax(into->envelope[k], from->envelope[k]);
+    into->needed = fmax(into->needed, from->needed);
+    into->rel = fmax(into->rel, from->rel);
+    if (from->at >= 0 && (from->abs > into->abs || (from->abs == into->abs && from->at < into->at))) {
+        into->abs = from->abs;
+        into->at = from->at;
+    }
+}
+
+void state_merge(State *into, const State *from)
+{
+    const Moments *f[3] = {&from->ref, &from->cand, &from->diff};
+    Moments *t[3] = {&into->ref, &into->cand, &into->diff};
+    for (int k = 0; k < 3; k++)
+        moments_add(t[k], f[k]->n, f[k]->mean, f[k]->m2, f[k]->low, f[k]->high);
+    comoment_add(&into->both, &from->both);
+    merge_extremes(into, from);
+    into->done += from->done;
+    into->unequal += from->unequal;
+    into->mismatched += from->mismatched;
+    into->bad_ref += from->bad_ref;
+    into->bad_cand += from->bad_cand;
+    into->bad_pairs += from->bad_pairs;
+    into->finite += from->finite;
+    if (from->first >= 0 && (into->first < 0 || from->first < into->first))
+        into->first = from->first;
+    into->da += from->da;
+    into->dd += from->dd;
+    into->ra += from->ra;
+    into->rr += from->rr;
+    into->cc += from->cc;
+    into->rc += from->rc;
+    for (int q = 0; q < QUANTILES; q++)
+        into->quantile[q] = from->quantile[q];
+    into->overflow |= from->overflow;
+}
+
+static double ratio(double part, double whole)
+{
+    if (whole == 0)
+        return part == 0 ? 0.0 : INFINITY;
+    return part / whole;
+}
+
+/* The cosine; 1 for equal sides, undefined where a side has no length. */
+static double angle(double dot, double rr, double cc, double apart)
+{
+    double length = sqrt(rr) * sqrt(cc);
+    if (apart == 0)
+        return 1.0;
+    return length > 0 ? fmax(-1.0, fmin(1.0, dot / length)) : NAN;
+}
+
+static void summary(const Moments *m, double out[4])
+{
+    int none = m->n == 0, constant = m->low == m->high;
+    out[0] = none ? NAN : constant ? m->low : m->mean;
+    out[1] = none ? NAN : constant ? 0.0 : sqrt(fmax(m->m2, 0.0) / m->n);
+    out[2] = none ? NAN : m->low;
+    out[3] = none ? NAN : m->high;
+}
+
+static void finish_pairs(const State *s, Row *row)
+{
+    double n = (double)s->finite;
+    int constant = s->ref.low == s->ref.high || s->cand.low == s->cand.high;
+    row->max_abs = s->abs;
+    row->max_rel = s->rel;
+    row->mean_abs = s->da / n;
+    row->mse = s->dd / n;
+    row->rmse = sqrt(row->mse);
+    row->rel_mse = ratio(s->dd, s->rr);
+    row->rel_mae = ratio(s->da, s->ra);
+    row->l2 = sqrt(s->dd);
+    row->rel_l2 = sqrt(row->rel_mse);
+    row->cosine = angle(s->rc, s->rr, s->cc, s->dd);
+    row->correlation = constant && s->dd > 0 ? NAN : angle(s->both.rc, s->both.rr, s->both.cc, s->dd);
+    row->sqnr_db = s->dd == 0 ? INFINITY : s->rr > 0 ? 10.0 * log10(s->rr / s->dd) : -INFINITY;
+    row->diff_mean = s->diff.mean;
+    row->diff_std = sqrt(fmax(s->diff.m2, 0.0) / n);
+}
+
+void state_finish(const State *s, Row *row)
+{
+    double worst = s->bad_pairs ? INFINITY : 0.0;
+    *row = (Row){
+        .count = s->done, .unequal = s->unequal, .mismatched = s->mismatched, .bad_ref = s->bad_ref,
+        .bad_cand = s->bad_cand, .bad_pairs = s->bad_pairs, .at = s->abs > 0 ? s->at : s->first,
+        .overflow = s->overflow, .max_abs = NAN, .max_rel = NAN, .mean_abs = NAN, .mse = NAN, .rmse = NAN,
+        .rel_mse = NAN, .rel_mae = NAN, .l2 = NAN, .rel_l2 = NAN, .cosine = NAN, .correlation = NAN, .sqnr_db = NAN,
+        .diff_mean = NAN, .diff_std = NAN, .needed = fmax(s->needed, worst),
+    };
+    if (s->finite)
+        finish_pairs(s, row);
+    for (int q = 0; q < QUANTILES; q++)
+        row->quantile[q] = s->finite ? s->quantile[q] : NAN;
+    summary(&s->ref, row->ref);
+    summary(&s->cand, row->cand);
+    for (int k = 0; k < RTOLS; k++)
+        row->envelope[k] = fmax(s->envelope[k], worst);
+}

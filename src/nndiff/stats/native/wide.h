@@ -1,0 +1,172 @@
+/* Kernels over doubles, and the exact maxima that the narrow kernels share. */
+
+/* Move the maxima by one vector of elements; lane i is the element at + i * stride. */
+static void raise(Extremes *e, vd ad, vd ar, int64_t at, int stride)
+{
+    ad = d_finite_or_zero(ad);
+    for (int k = 1; k < RTOLS; k++) {
+        vd needed = d_sub(ad, d_mul(d_set(RTOL[k]), ar));
+        d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
+    }
+    d_store(e->needed, d_max(d_div(ad, d_add(d_set(1.0), ar)), d_load(e->needed)));
+    d_store(e->rel, d_max(d_div(ad, ar), d_load(e->rel))); /* 0/0 is NaN and moves nothing */
+    e->grown = 1;
+    double lane[W];
+    d_store(lane, ad);
+    for (int i = 0; i < W; i++) {
+        int64_t place = at + (int64_t)i * stride;
+        if (lane[i] > e->abs || (lane[i] == e->abs && lane[i] > 0 && place < e->at)) {
+            e->abs = lane[i];
+            e->at = place;
+        }
+    }
+}
+
+typedef struct {
+    vd r, ra, rr, c, cc, rc, d, da, dd, rmin, rmax, cmin, cmax;
+    uint64_t unequal, mismatched;
+} WideSums;
+
+typedef struct {
+    vd atol, rtol, offset, slope, plateau, rel, rel_offset;
+} WideLines;
+
+static inline int wide_step(WideSums *s, const WideLines *l, vd r, vd c, vd d, double *dist)
+{
+    vd ar = d_abs(r), ad = d_abs(d);
+    unsigned unequal = d_ne(d, d_set(0.0));
+    unsigned outside = d_nle(ad, d_add(l->atol, d_mul(l->rtol, ar)));
+    vd limit = d_min(d_min(d_fma(l->slope, ar, l->offset), l->plateau), d_fma(l->rel, ar, l->rel_offset));
+    s->unequal += bits_set(unequal);
+    s->mismatched += bits_set(outside);
+    s->r = d_add(s->r, r);
+    s->ra = d_add(s->ra, ar);
+    s->rr = d_fma(r, r, s->rr);
+    s->c = d_add(s->c, c);
+    s->cc = d_fma(c, c, s->cc);
+    s->rc = d_fma(r, c, s->rc);
+    s->d = d_add(s->d, d);
+    s->da = d_add(s->da, ad);
+    s->dd = d_fma(d, d, s->dd);
+    d_store(dist, ad);
+    return (unequal & d_gt(ad, limit)) != 0;
+}
+
+static inline void wide_range(WideSums *s, vd r, vd c)
+{
+    s->rmin = d_min(r, s->rmin);
+    s->rmax = d_max(r, s->rmax);
+    s->cmin = d_min(c, s->cmin);
+    s->cmax = d_max(c, s->cmax);
+}
+
+static inline double d_least(vd a)
+{
+    double lane[W], least = INFINITY;
+    d_store(lane, a);
+    for (int i = 0; i < W; i++)
+        least = lane[i] < least ? lane[i] : least;
+    return least;
+}
+
+static inline double d_most(vd a)
+{
+    return -d_least(d_sub(d_set(0.0), a));
+}
+
+/* Fill a vector from the last few doubles, the rest with zeros or with the last one. */
+static inline vd d_rest(const double *p, size_t n, int repeat)
+{
+    double lane[W];
+    for (size_t i = 0; i < W; i++)
+        lane[i] = i < n ? p[i] : repeat ? p[n - 1] : 0.0;
+    return d_load(lane);
+}
+
+static void wide_finish(const WideSums *s, Sums *out)
+{
+    out->r = d_sum(s->r);
+    out->ra = d_sum(s->ra);
+    out->rr = d_sum(s->rr);
+    out->c = d_sum(s->c);
+    out->cc = d_sum(s->cc);
+    out->rc = d_sum(s->rc);
+    out->d = d_sum(s->d);
+    out->da = d_sum(s->da);
+    out->dd = d_sum(s->dd);
+    out->rmin = d_least(s->rmin);
+    out->rmax = d_most(s->rmax);
+    out->cmin = d_least(s->cmin);
+    out->cmax = d_most(s->cmax);
+    out->unequal = (int64_t)s->unequal;
+    out->mismatched = (int64_t)s->mismatched;
+}
+
+static void pair_f64(const Wide *job, Sums *out)
+{
+    const Limits *lim = job->limits;
+    const WideLines l = {
+        d_set(job->tolerance.atol), d_set(job->tolerance.rtol), d_set(lim->offset), d_set(lim->slope),
+        d_set(lim->plateau), d_set(lim->rel), d_set(lim->rel_offset),
+    };
+    const vd zero = d_set(0.0), high = d_set(INFINITY), low = d_set(-INFINITY);
+    WideSums s = {zero, zero, zero, zero, zero, zero, zero, zero, zero, high, low, high, low, 0, 0};
+    uint16_t hit[BLOCK / W + 1];
+    size_t hits = 0, i = 0;
+    for (; i + W <= job->n; i += W) {
+        vd r = d_load(job->r + i), c = d_load(job->c + i);
+        wide_range(&s, r, c);
+        hit[hits] = (uint16_t)i;
+        hits += (size_t)wide_step(&s, &l, r, c, d_load(job->d + i), job->dist64 + i);
+    }
+    for (size_t k = 0; k < hits; k++)
+        raise(job->extremes, d_load(job->dist64 + hit[k]), d_abs(d_load(job->r + hit[k])), job->at + hit[k], 1);
+    if (i < job->n) {
+        size_t left = job->n - i;
+        vd r = d_rest(job->r + i, left, 0), d = d_rest(job->d + i, left, 0);
+        wide_range(&s, d_rest(job->r + i, left, 1), d_rest(job->c + i, left, 1));
+        if (wide_step(&s, &l, r, d_rest(job->c + i, left, 0), d, job->dist64 + i))
+            raise(job->extremes, d_abs(d), d_abs(r), job->at + (int64_t)i, 1);
+    }
+    wide_finish(&s, out);
+}
+
+static void side_f64(const double *p, size_t n, Sums *out)
+{
+    const vd zero = d_set(0.0), high = d_set(INFINITY), low = d_set(-INFINITY);
+    WideSums s = {zero, zero, zero, zero, zero, zero, zero, zero, zero, high, low, high, low, 0, 0};
+    for (size_t i = 0; i < n; i += W) {
+        size_t left = n - i < W ? n - i : W;
+        vd r = left == W ? d_load(p + i) : d_rest(p + i, left, 0);
+        vd edge = left == W ? r : d_rest(p + i, left, 1);
+        s.r = d_add(s.r, r);
+        s.ra = d_add(s.ra, d_abs(r));
+        s.rr = d_fma(r, r, s.rr);
+        s.rmin = d_min(edge, s.rmin);
+        s.rmax = d_max(edge, s.rmax);
+    }
+    wide_finish(&s, out);
+}
+
+/* Sum the squares around the means of a block; a last few elements one by one. */
+static void centre(const double *r, const double *c, const double *d, size_t n, const double mean[3], Centred *out)
+{
+    vd rr = d_set(0.0), cc = rr, dd = rr, rc = rr;
+    size_t i = 0;
+    for (; i + W <= n; i += W) {
+        vd a = d_sub(d_load(r + i), d_set(mean[0])), b = d_sub(d_load(c + i), d_set(mean[1]));
+        vd e = d_sub(d_load(d + i), d_set(mean[2]));
+        rr = d_fma(a, a, rr);
+        cc = d_fma(b, b, cc);
+        dd = d_fma(e, e, dd);
+        rc = d_fma(a, b, rc);
+    }
+    *out = (Centred){d_sum(rr), d_sum(cc), d_sum(dd), d_sum(rc)};
+    for (; i < n; i++) {
+        double a = r[i] - mean[0], b = c[i] - mean[1], e = d[i] - mean[2];
+        out->rr += a * a;
+        out->cc += b * b;
+        out->dd += e * e;
+        out->rc += a * b;
+    }
+}

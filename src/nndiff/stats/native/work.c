@@ -1,0 +1,406 @@
+/* One chunk of a pair: fetch it, go over its blocks, merge them. */
+#define _GNU_SOURCE
+#include "work.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SPACE(count) (((count) + PAD) * sizeof(double))
+
+int worker_start(Worker *w, const Kernels *kernels, pthread_mutex_t *lock)
+{
+    *w = (Worker){.kernels = kernels, .lock = lock};
+    w->raw[0] = malloc(SPACE(CHUNK));
+    w->raw[1] = malloc(SPACE(CHUNK));
+    w->r32 = malloc(SPACE(BLOCK));
+    w->c32 = malloc(SPACE(BLOCK));
+    w->dist32 = malloc(SPACE(BLOCK));
+    w->r64 = malloc(SPACE(BLOCK));
+    w->c64 = malloc(SPACE(BLOCK));
+    w->d64 = malloc(SPACE(BLOCK));
+    w->dist64 = malloc(SPACE(BLOCK));
+    w->kept = malloc(SPACE(CHUNK));
+    w->scratch = malloc(SPACE(CHUNK));
+    w->found = malloc(SPACE(CHUNK));
+    return w->raw[0] && w->raw[1] && w->r32 && w->c32 && w->dist32 && w->r64 && w->c64 && w->d64 && w->dist64 &&
+           w->kept && w->scratch && w->found;
+}
+
+void worker_stop(Worker *w)
+{
+    void *all[] = {w->raw[0], w->raw[1], w->r32, w->c32, w->dist32, w->r64, w->c64,
+                   w->d64, w->dist64, w->kept, w->scratch, w->found, w->counts};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* Return the elements of one side, read if they are in a file, or NULL where that failed. */
+static const char *fetch(const Side *side, int64_t start, size_t n, char *buffer, int *error)
+{
+    size_t size = TYPE_SIZE[side->type], left = n * size, got = 0;
+    int64_t from = side->place + start * (int64_t)size;
+    if (side->fd < 0)
+        return (const char *)(intptr_t)from;
+    while (got < left) {
+        ssize_t count = pread(side->fd, buffer + got, left - got, (off_t)(from + (int64_t)got));
+        if (count > 0) {
+            got += (size_t)count;
+        } else if (count == 0 || errno != EINTR) {
+            *error = count == 0 ? -1 : errno;
+            return NULL;
+        }
+    }
+    return buffer;
+}
+
+static int fetch_both(Worker *w, Item *item, const Task *task, const char **r, const char **c)
+{
+    int error = 0, side = 0;
+    *r = fetch(&item->ref, task->start, task->n, w->raw[0], &error);
+    if (*r) {
+        side = 1;
+        *c = fetch(&item->cand, task->start, task->n, w->raw[1], &error);
+    }
+    if (!error)
+        return 1;
+    pthread_mutex_lock(w->lock);
+    item->error = error;
+    item->error_side = side;
+    pthread_mutex_unlock(w->lock);
+    return 0;
+}
+
+/* The difference of whole numbers, exact beyond 2^53 and between signs, rounded once at the end. */
+static double whole_difference(uint64_t r, int r_negative, uint64_t c, int c_negative)
+{
+    int above = r_negative == c_negative ? c > r : r_negative;
+    uint64_t upper = above ? c : r, lower = above ? r : c;
+    double size = (double)(upper - lower);
+    if (r_negative != c_negative && upper >= lower)
+        size += 0x1p64; /* int64 against uint64: the wrapped difference lost that much */
+    return above ? size : -size;
+}
+
+static uint64_t whole_at(Type type, const char *p, size_t i, int *negative)
+{
+    int64_t x = 0;
+    p += i * TYPE_SIZE[type];
+    switch (type) {
+    case TYPE_I64: memcpy(&x, p, 8); break;
+    case TYPE_I32: { int32_t v; memcpy(&v, p, 4); x = v; break; }
+    case TYPE_I16: { int16_t v; memcpy(&v, p, 2); x = v; break; }
+    case TYPE_I8: { int8_t v; memcpy(&v, p, 1); x = v; break; }
+    case TYPE_U64: { uint64_t v; memcpy(&v, p, 8); *negative = 0; return v; }
+    case TYPE_U32: { uint32_t v; memcpy(&v, p, 4); x = v; break; }
+    case TYPE_U16: { uint16_t v; memcpy(&v, p, 2); x = v; break; }
+    default: { uint8_t v; memcpy(&v, p, 1); x = v; break; }
+    }
+    *negative = x < 0;
+    return (uint64_t)x;
+}
+
+/* Both sides of a block and their difference as doubles. */
+static void widen(Worker *w, const Item *item, const char *r, const char *c, size_t n)
+{
+    w->kernels->to_f64(item->ref.type, r, n, w->r64);
+    w->kernels->to_f64(item->cand.type, c, n, w->c64);
+    for (size_t i = 0; i < n; i++) {
+        if (item->whole) {
+            int r_negative, c_negative;
+            uint64_t a = whole_at(item->ref.type, r, i, &r_negative), b = whole_at(item->cand.type, c, i, &c_negative);
+            w->d64[i] = whole_difference(a, r_negative, b, c_negative);
+        } else {
+            w->d64[i] = w->c64[i] - w->r64[i];
+        }
+    }
+}
+
+/* Tell whether the squares around the mean would be lost in the difference of two large sums. */
+static int cancels(double sum, double squares, double n)
+{
+    double of_mean = sum * (sum / n);
+    return of_mean > 64 * (squares - of_mean);
+}
+
+/* Centred sums of a block; the block itself is in r64, c64 and d64 where `wide` says so. */
+static Centred centred(Worker *w, const Item *item, const char *r, const char *c, size_t n, const Sums *s, int wide)
+{
+    const double m = (double)n, mean[3] = {s->r / m, s->c / m, s->d / m};
+    Centred out = {s->rr - s->r * mean[0], s->cc - s->c * mean[1], s->dd - s->d * mean[2], s->rc - s->r * mean[1]};
+    if (cancels(s->r, s->rr, m) || cancels(s->c, s->cc, m) || cancels(s->d, s->dd, m)) {
+        if (!wide)
+            widen(w, item, r, c, n);
+        w->kernels->centre(w->r64, w->c64, w->d64, n, mean, &out);
+    }
+    return out;
+}
+
+static void add_sums(State *s, const Sums *b, const Centred *m, size_t count)
+{
+    double n = (double)count;
+    Comoment both = {n, b->r / n, b->c / n, m->rr, m->cc, m->rc};
+    s->unequal += b->unequal;
+    s->mismatched += b->mismatched;
+    s->finite += (int64_t)count;
+    s->ra += b->ra;
+    s->rr += b->rr;
+    s->cc += b->cc;
+    s->rc += b->rc;
+    s->da += b->da;
+    s->dd += b->dd;
+    moments_add(&s->ref, n, both.mean_r, m->rr, b->rmin, b->rmax);
+    moments_add(&s->cand, n, both.mean_c, m->cc, b->cmin, b->cmax);
+    moments_add(&s->diff, n, b->d / n, m->dd, 0, 0);
+    comoment_add(&s->both, &both);
+}
+
+static double *room_for_distances(Worker *w, const Item *item, const State *s)
+{
+    return item->mode == KEEP ? w->kept + s->finite : w->dist64;
+}
+
+/* Numbers finite on one side only still belong to that side. */
+static void add_lone(Worker *w, Moments *m, const double *x, size_t n)
+{
+    Sums s;
+    Centred c;
+    if (n == 0)
+        return;
+    w->kernels->side_f64(x, n, &s);
+    const double mean[3] = {s.r / (double)n, s.r / (double)n, s.r / (double)n};
+    w->kernels->centre(x, x, x, n, mean, &c);
+    moments_add(m, (double)n, mean[0], c.rr, s.rmin, s.rmax);
+}
+
+/* A block with something that is not finite: sort that out, then measure the rest. */
+static void add_broken(Worker *w, const Item *item, State *s, const char *r, const char *c, size_t n, int64_t at)
+{
+    double lone_r[BLOCK], lone_c[BLOCK];
+    size_t rs = 0, cs = 0, m = 0;
+    widen(w, item, r, c, n);
+    for (size_t i = 0; i < n; i++) {
+        double a = w->r64[i], b = w->c64[i];
+        int fa = isfinite(a) != 0, fb = isfinite(b) != 0, same = a == b || (isnan(a) && isnan(b));
+        s->bad_ref += !fa;
+        s->bad_cand += !fb;
+        if (fa && fb) {
+            if (s->first < 0)
+                s->first = at + (int64_t)i;
+            w->r64[m] = a;
+            w->c64[m] = b;
+            w->dist32[m] = fabsf((float)b - (float)a); /* exact: in a narrow item both are floats */
+            w->d64[m++] = w->d64[i];
+            continue;
+        }
+        s->unequal += !same;
+        s->mismatched += !same;
+        s->bad_pairs += !same;
+        if (fa)
+            lone_r[rs++] = a;
+        if (fb)
+            lone_c[cs++] = b;
+    }
+    add_lone(w, &s->ref, lone_r, rs);
+    add_lone(w, &s->cand, lone_c, cs);
+    if (m) {
+        Limits never = limits_never(); /* the first attempt has moved the maxima already */
+        Wide job = {w->r64, w->c64, w->d64, m, at, item->tolerance, &never, &w->extremes, room_for_distances(w, item, s)};
+        Sums sums;
+        w->kernels->pair_f64(&job, &sums);
+        Centred around = centred(w, item, r, c, m, &sums, 1);
+        add_sums(s, &sums, &around, m);
+        s->overflow |= !(sums.rr + sums.cc + sums.dd <= DBL_MAX);
+    }
+    sink(w, item, m, at);
+}
+
+static void add_identical(Worker *w, const Item *item, State *s, const char *r, size_t n, int64_t at)
+{
+    Sums sums;
+    switch (item->ref.type) {
+    case TYPE_F32: w->kernels->side_f32(r, n, &sums); break;
+    case TYPE_F16: w->kernels->side_f16(r, n, &sums); break;
+    case TYPE_BF16: w->kernels->side_bf16(r, n, &sums); break;
+    default:
+        w->kernels->to_f64(item->ref.type, r, n, w->r64);
+        w->kernels->side_f64(w->r64, n, &sums);
+    }
+    if (!(sums.rr <= DBL_MAX)) {
+        add_broken(w, item, s, r, r, n, at);
+        return;
+    }
+    sums.c = sums.r;
+    sums.cc = sums.rc = sums.rr;
+    sums.cmin = sums.rmin;
+    sums.cmax = sums.rmax;
+    sums.d = sums.da = sums.dd = 0;
+    sums.unequal = sums.mismatched = 0;
+    Centred around = centred(w, item, r, r, n, &sums, 0);
+    if (s->first < 0)
+        s->first = at;
+    if (item->mode == KEEP)
+        memset(w->kept + s->finite, 0, n * sizeof *w->kept);
+    add_sums(s, &sums, &around, n);
+    sink_zeros(w, item, n);
+}
+
+static void measure_narrow(Worker *w, const Item *item, const State *s, const char *r, const char *c, size_t n,
+                           int64_t at, Sums *out)
+{
+    int keep = item->mode == KEEP;
+    Narrow job = {r, c, n, at, item->tolerance, &w->limits, &w->extremes, keep ? NULL : w->dist32,
+                  keep ? w->kept + s->finite : NULL};
+    if (item->fused && item->ref.type == TYPE_BF16) {
+        w->kernels->pair_bf16(&job, out);
+    } else if (item->fused && item->ref.type == TYPE_F16) {
+        w->kernels->pair_f16(&job, out);
+    } else {
+        if (item->ref.type != TYPE_F32) {
+            w->kernels->to_f32(item->ref.type, r, n, w->r32);
+            job.r = w->r32;
+        }
+        if (item->cand.type != TYPE_F32) {
+            w->kernels->to_f32(item->cand.type, c, n, w->c32);
+            job.c = w->c32;
+        }
+        w->kernels->pair_f32(&job, out);
+    }
+}
+
+static void add_block(Worker *w, const Item *item, State *s, const char *r, const char *c, size_t n, int64_t at)
+{
+    Sums sums;
+    if (item->same && memcmp(r, c, n * TYPE_SIZE[item->ref.type]) == 0) {
+        add_identical(w, item, s, r, n, at);
+        return;
+    }
+    if (item->narrow) {
+        measure_narrow(w, item, s, r, c, n, at, &sums);
+    } else {
+        widen(w, item, r, c, n);
+        Wide job = {w->r64, w->c64, w->d64, n, at, item->tolerance, &w->limits, &w->extremes,
+                    room_for_distances(w, item, s)};
+        w->kernels->pair_f64(&job, &sums);
+    }
+    if (!(sums.rr + sums.cc + sums.dd <= DBL_MAX)) {
+        add_broken(w, item, s, r, c, n, at);
+        return;
+    }
+    Centred around = centred(w, item, r, c, n, &sums, !item->narrow);
+    if (s->first < 0)
+        s->first = at;
+    add_sums(s, &sums, &around, n);
+    sink(w, item, n, at);
+}
+
+static double most(const double lane[LANES])
+{
+    double x = 0;
+    for (int i = 0; i < LANES; i++)
+        x = lane[i] > x ? lane[i] : x;
+    return x;
+}
+
+static void take_extremes(const Extremes *e, State *s)
+{
+    s->abs = e->abs;
+    s->at = e->abs > 0 ? e->at : -1;
+    s->envelope[0] = e->abs;
+    for (int k = 1; k < RTOLS; k++)
+        s->envelope[k] = most(e->envelope[k]);
+    s->needed = most(e->needed);
+    s->rel = most(e->rel);
+}
+
+Limits limits_never(void)
+{
+    return (Limits){INFINITY, 0, INFINITY, 0, INFINITY};
+}
+
+/* The needed |d| to move a maximum is the least of straight lines in |r|: a concave curve, so the chord
+   between two of its points lies below it, and its value at the second point is below all that follows. */
+Limits limits_of(const State *s)
+{
+    const double less = 1 - 1e-12; /* the rounding of the maxima themselves */
+    double far = s->finite ? 4 * s->ra / (double)s->finite : 0, near_low = s->needed, far_low = s->needed * (1 + far);
+    for (int k = 0; k < RTOLS; k++) {
+        near_low = fmin(near_low, s->envelope[k]);
+        far_low = fmin(far_low, s->envelope[k] + RTOL[k] * far);
+    }
+    double slope = far > 0 && far < DBL_MAX ? (far_low - near_low) / far : 0;
+    Limits out = {near_low * less, fmax(slope, 0) * less, far_low * less, s->rel * less, 0};
+    if (!(s->rel <= DBL_MAX)) { /* cannot grow any more */
+        out.rel = 0;
+        out.rel_offset = INFINITY;
+    }
+    return out;
+}
+
+/* The first blocks of a chunk are short, so that its maxima soon hold off most elements. */
+static size_t block_size(size_t done, size_t left)
+{
+    size_t size = done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK;
+    return left < size ? left : size;
+}
+
+static void start_extremes(Worker *w, const Item *item)
+{
+    memset(&w->extremes, 0, sizeof w->extremes);
+    w->limits = item->limits;
+}
+
+void first_look(Worker *w, Item *item, const Task *task, State *s)
+{
+    const char *r, *c = NULL;
+    state_start(s);
+    if (!fetch_both(w, item, task, &r, &c))
+        return;
+    start_extremes(w, item);
+    for (size_t done = 0, n; done < task->n; done += n) {
+        n = block_size(done, task->n - done);
+        add_block(w, item, s, r + done * TYPE_SIZE[item->ref.type], c + done * TYPE_SIZE[item->cand.type], n,
+                  task->start + (int64_t)done);
+        if (w->extremes.grown) {
+            w->extremes.grown = 0;
+            take_extremes(&w->extremes, s);
+            Limits own = limits_of(s);
+            if (own.plateau > w->limits.plateau)
+                w->limits = own;
+        }
+    }
+    s->done = (int64_t)task->n;
+    take_extremes(&w->extremes, s);
+    if (item->narrow && s->abs > FLT_MAX)
+        s->overflow = 1; /* the distance as a float was infinite */
+    if (item->mode == KEEP)
+        percentiles_of(w->kept, (size_t)s->finite, w->scratch, s->quantile);
+}
+
+void second_look(Worker *w, Item *item, const Task *task)
+{
+    const char *r, *c = NULL;
+    if (!fetch_both(w, item, task, &r, &c))
+        return;
+    for (size_t done = 0, n; done < task->n; done += n) {
+        n = task->n - done < BLOCK ? task->n - done : BLOCK;
+        const char *a = r + done * TYPE_SIZE[item->ref.type], *b = c + done * TYPE_SIZE[item->cand.type];
+        if (item->same && memcmp(a, b, n * TYPE_SIZE[item->ref.type]) == 0) {
+            sink_zeros(w, item, n); /* zeros are in no bin that is looked at again */
+            continue;
+        }
+        if (item->narrow) {
+            w->kernels->to_f32(item->ref.type, a, n, w->r32);
+            w->kernels->to_f32(item->cand.type, b, n, w->c32);
+            w->kernels->distance_f32(w->r32, w->c32, n, w->dist32, w->dist64);
+        } else {
+            widen(w, item, a, b, n);
+            for (size_t i = 0; i < n; i++)
+                w->dist64[i] = fabs(w->d64[i]);
+        }
+        sink(w, item, n, task->start + (int64_t)done);
+    }
+}

@@ -1,0 +1,101 @@
+/* Items (pairs to measure), the workers that go over their chunks, and what each keeps of the distances. */
+#ifndef NNDIFF_WORK_H
+#define NNDIFF_WORK_H
+
+#include <pthread.h>
+
+#include "native.h"
+#include "select.h"
+#include "state.h"
+
+enum { PILOTS = 32, GROUPS = 8, FLOAT_KEYS = 0x7F80 /* finite floats by their upper 16 bits */ };
+
+/* Where the elements of one side are: in memory, or in a file. */
+typedef struct {
+    Type type;
+    int fd;        /* -1: in memory */
+    int64_t place; /* address or offset of element 0 */
+} Side;
+
+/* How the percentiles of |d| are found. */
+typedef enum {
+    KEEP,    /* one chunk: keep every distance, then select */
+    GATHER,  /* count all by their leading bits, look again at the bins that hold a percentile */
+    BRACKET, /* a pilot tells about where they are; count at those edges, sample between them */
+    COUNT,   /* count all by more leading bits: 0.05 % */
+} Mode;
+
+/* Distances counted by the leading bits of a float (narrow) or a double (wide). */
+typedef struct {
+    int shift, wide;
+    int64_t bins;
+    uint64_t *count;
+} Histogram;
+
+typedef struct {
+    Side ref, cand;
+    int64_t count;
+    Tolerance tolerance;
+    int narrow, fused, same, whole;
+    Mode mode;
+    State state;
+    Limits limits; /* of what is merged so far: a start for the next chunks */
+    Histogram total, group[GROUPS];
+    Brackets brackets;
+    int64_t at_or_above[RANKS];
+    uint8_t *between; /* by key: inside of a bracket */
+    size_t take;      /* distances sampled of each block */
+    double *sample;   /* gathered or sampled distances */
+    size_t samples, room;
+    int64_t rank[RANKS];
+    int64_t bin[RANKS];
+    int looks_again;
+    int error, error_side;
+} Item;
+
+typedef struct {
+    int item;
+    int group; /* of the pilots; -1: not a pilot */
+    int64_t start;
+    size_t n;
+} Task;
+
+typedef struct {
+    const Kernels *kernels;
+    pthread_mutex_t *lock; /* of what the threads share: histograms and samples of the items */
+    char *raw[2];
+    float *r32, *c32, *dist32;
+    double *r64, *c64, *d64, *dist64, *kept, *scratch;
+    Extremes extremes;
+    Limits limits;
+    Brackets brackets;
+    uint32_t *counts; /* the histogram being filled, of `target` */
+    int64_t counts_size, low, high;
+    Histogram *target;
+    double *found; /* samples of this chunk */
+    size_t finds;
+} Worker;
+
+int worker_start(Worker *, const Kernels *, pthread_mutex_t *);
+void worker_stop(Worker *);
+
+void first_look(Worker *, Item *, const Task *, State *);
+void second_look(Worker *, Item *, const Task *);
+
+/* Give what a worker counted to its item. */
+void worker_flush(Worker *);
+
+/* Draw the lines below which no element can move a maximum. */
+Limits limits_of(const State *);
+Limits limits_never(void);
+
+/* percentiles.c */
+int item_prepare(Item *);                 /* what its mode needs; 0 without memory */
+int item_draw_brackets(Item *);           /* after the pilots */
+int item_after_first_look(Item *);        /* percentiles, or the wish to look again */
+void item_after_second_look(Item *);
+void item_stop(Item *);
+void sink(Worker *, const Item *, size_t n, int64_t at);
+void sink_zeros(Worker *, const Item *, size_t n);
+
+#endif

@@ -1,0 +1,60 @@
+"""What several tests need: small checkpoints, and the command line in this process or a new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nndiff.sources.memory import tensor_from
+from nndiff.tensors import TensorRef
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def tensors(**shapes: tuple[int, ...]) -> dict[str, TensorRef]:
+    """Return zero tensors by name; `__` in a name stands for a dot."""
+    return refs({name.replace("__", "."): np.zeros(shape, np.float32) for name, shape in shapes.items()})
+
+
+def refs(arrays: Arrays) -> dict[str, TensorRef]:
+    """Return arrays as tensors by name."""
+    found = {name: tensor_from(name, value) for name, value in arrays.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def model(seed: int = 0, layers: int = 3, width: int = 8) -> Arrays:
+    """Return the weights of a small network."""
+    random = np.random.default_rng(seed)
+    weights: Arrays = {}
+    for layer in range(layers):
+        weights[f"layers.{layer}.linear.weight"] = random.normal(size=(width, width)).astype(np.float32)
+        weights[f"layers.{layer}.linear.bias"] = random.normal(size=width).astype(np.float32)
+        weights[f"layers.{layer}.norm.num_batches_tracked"] = np.array(7, np.int64)
+    return weights
+
+
+def save(path: Path, arrays: Arrays) -> str:
+    """Write a safetensors file and return its path."""
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path)
+    return str(path)
+
+
+def nndiff(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    command = [sys.executable, "-m", "nndiff", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False)
+
+
+def diff_json(*args: object) -> tuple[int, dict[str, Any]]:
+    """Run `nndiff diff` and return its status and its JSON report."""
+    done = nndiff("diff", *args, "--report", "json")
+    return done.returncode, json.loads(done.stdout)

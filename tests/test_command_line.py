@@ -1,0 +1,187 @@
+"""The command line: exit status as diff(1), one sentence on trouble, help that helps."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from helpers import diff_json, model, nndiff, save
+from nndiff.commands import COMMANDS
+
+
+@pytest.fixture
+def files(tmp_path):
+    off = model()
+    off["layers.1.linear.bias"] = off["layers.1.linear.bias"] + np.float32(0.5)
+    return (
+        save(tmp_path / "ref.safetensors", model()),
+        save(tmp_path / "same.safetensors", {f"module.{name}": value for name, value in model().items()}),
+        save(tmp_path / "off.safetensors", off),
+    )
+
+
+def test_the_exit_status_is_that_of_diff(files, tmp_path):
+    ref, same, off = files
+    other = save(tmp_path / "other.safetensors", {"stranger": np.ones(5, np.float32)})
+    assert nndiff("diff", ref, ref).returncode == 0
+    assert nndiff("diff", ref, same).returncode == 0
+    assert nndiff("diff", ref, off).returncode == 1
+    assert nndiff("diff", ref, off, "--atol", "1").returncode == 0
+    assert nndiff("diff", ref, same, off).returncode == 1
+    assert nndiff("diff", ref, other).returncode == 2
+    assert nndiff("diff", ref, tmp_path / "absent").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["diff"],
+        ["diff", "only-one"],
+        ["nonsense"],
+        [],
+        ["diff", "a", "b", "--atol", "much"],
+        ["diff", "a", "b", "--atol", "-1"],
+        ["diff", "a", "b", "--rename", "x"],
+        ["diff", "a", "b", "--report", "pdf:x"],
+        ["diff", "a", "b", "--report", "json:no/such/folder/x.json"],
+        ["diff", "a", "b", "--group", "x"],
+        ["diff", "a", "b", "--map", "absent"],
+        ["diff", "absent", "b"],
+        ["diff", "absent::part", "b"],
+        ["diff", "a\0b", "b"],
+        ["show", "."],
+        ["show", "/dev/null"],
+        ["report", "absent.json"],
+    ],
+)
+def test_trouble_is_one_sentence_and_status_two(args, tmp_path):
+    args = [arg.replace("\0", "") if arg != "a\0b" else "a" for arg in args]
+    done = subprocess.run(
+        [sys.executable, "-m", "nndiff", *args], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("nndiff") and done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command):
+    done = nndiff(command, "--help")
+    assert done.returncode == 0
+    assert command == "demo" or "examples:" in done.stdout
+
+
+def test_the_json_report_holds_what_the_contract_says(files):
+    ref, _, off = files
+    status, data = diff_json(ref, off)
+    assert (status, data["exit_code"], data["verdict"]) == (1, 1, "different")
+    assert (data["format"], data["version"], data["kind"]) == ("nndiff.comparison", 1, "checkpoint")
+    assert data["tolerance"] == {"atol": 1e-05, "rtol": 1e-05, "origin": "default"}
+    assert data["totals"]["pairs"] == 9 and data["totals"]["different"] == 1
+    (worst,) = [pair for pair in data["pairs"] if pair["verdict"] == "different"]
+    assert worst["name"] == "layers.1.linear.bias"
+    assert worst["metrics"]["max_abs"] == pytest.approx(0.5, abs=1e-6)
+    wanted = (
+        "count max_abs max_abs_index max_rel mean_abs mse rmse rel_mse rel_mae l2 rel_l2 cosine correlation sqnr_db "
+        "p50 p90 p95 p99 mismatched nonfinite_ref nonfinite_cand ref_mean ref_std ref_min ref_max cand_mean cand_std "
+        "cand_min cand_max diff_mean diff_std"
+    )
+    assert set(wanted.split()) <= set(worst["metrics"])
+
+
+def test_a_saved_result_is_rendered_and_judged_again(files, tmp_path):
+    ref, _, off = files
+    saved = tmp_path / "result.json"
+    assert nndiff("diff", ref, off, "--report", f"json:{saved}").returncode == 1
+    assert nndiff("report", saved).returncode == 1
+    assert nndiff("report", saved, "--atol", "1").returncode == 0
+    page = tmp_path / "page.html"
+    assert nndiff("report", saved, "--report", f"html:{page}", "--atol", "1").returncode == 0
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_dry_run_reads_no_data_and_says_how_names_belong_together(tmp_path):
+    ref = save(tmp_path / "ref.safetensors", {"a.w": np.ones((2, 2), np.float32), "x": np.ones(3, np.float32)})
+    cand = save(tmp_path / "cand.safetensors", {"module.a.w": np.ones((2, 2), np.float32), "y": np.ones(3, np.float32)})
+    done = nndiff("diff", ref, cand, "--dry-run")
+    assert done.returncode == 1
+    assert "a.w <- module.a.w  [2, 2]  by prefix" in done.stdout
+    assert "only in the reference: x" in done.stdout
+    assert "only in the candidate: y" in done.stdout
+    assert nndiff("diff", ref, ref, "--dry-run").returncode == 0
+
+
+def test_show_lists_names_shapes_dtypes_and_statistics(files):
+    done = nndiff("show", files[0], COLUMNS="160")
+    assert done.returncode == 0
+    assert re.search(r"layers\.0\.linear\.weight +\[8, 8\] +float32 +-?\d", done.stdout)
+    data = json.loads(nndiff("show", files[0], "--json").stdout)
+    by_name = {each["name"]: each for each in data["tensors"]}
+    truth = model()["layers.2.linear.weight"].astype(np.float64)
+    assert by_name["layers.2.linear.weight"]["mean"] == pytest.approx(truth.mean(), rel=1e-12)
+    assert by_name["layers.2.linear.weight"]["std"] == pytest.approx(truth.std(), rel=1e-12)
+
+
+def test_a_report_never_overwrites_a_source(files):
+    done = nndiff("diff", files[0], files[1], "--report", f"json:{files[1]}")
+    assert done.returncode == 2
+    assert nndiff("diff", files[0], files[1]).returncode == 0
+
+
+def test_a_closed_pipe_is_no_traceback(files):
+    command = f"{sys.executable} -m nndiff diff {files[0]} {files[2]} --verbose | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_names_cannot_speak_to_the_terminal(tmp_path):
+    bad = save(tmp_path / "bad.safetensors", {"a\x1b]0;owned\x07\x1b[31m": np.ones(1, np.float32)})
+    for args in (["show", bad], ["diff", bad, bad, "--verbose"], ["diff", bad, bad, "--dry-run"]):
+        done = nndiff(*args, FORCE_COLOR="")
+        assert "\x1b" not in done.stdout and "\x07" not in done.stdout
+        assert "\\x1b" in done.stdout
+
+
+def test_the_version_says_which_engine_is_in_use():
+    assert nndiff("--version").stdout.count("\n") == 1
+    assert re.search(r"engine: (native|numpy)", nndiff("--version", "-v").stdout)
+
+
+def _on_a_terminal(args: list[str], width: int) -> str:
+    """Run a command with a terminal as its output and return what it wrote there."""
+    leader, follower = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
+    env.pop("NO_COLOR", None)
+    process = subprocess.Popen(args, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL, env=env)
+    os.close(follower)
+    written = b""
+    while select.select([leader], [], [], 60)[0]:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        written += chunk
+    process.wait(60)
+    os.close(leader)
+    return written.decode()
+
+
+def test_colour_is_for_terminals_and_tables_fit(files):
+    args = [sys.executable, "-m", "nndiff", "diff", files[0], files[2], "--verbose"]
+    for width in (50, 80, 120):
+        shown = _on_a_terminal(args, width)
+        assert "\x1b[" in shown
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+        assert max(len(line) for line in plain.splitlines()) <= width
+    assert "\x1b[" not in nndiff(*args[3:]).stdout

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import os
+
 from nndiff.stats.interface import Engine, Job, Progress
 from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
 
-__all__ = ["ENVELOPE_RTOLS", "Engine", "Job", "Metrics", "Progress", "get_engine"]
+__all__ = ["ENVELOPE_RTOLS", "Engine", "Job", "Metrics", "Progress", "describe_engine", "get_engine"]
 
 
 def get_engine() -> Engine:
-    """Return the fastest engine this installation has."""
+    """Return the fastest engine this installation has, or the one NNDIFF_ENGINE names (native, numpy)."""
+    asked = os.environ.get("NNDIFF_ENGINE", "")
+    if asked not in ("", "native", "numpy"):
+        raise ValueError(f"NNDIFF_ENGINE is {asked!r}, expected native or numpy")
+    if asked != "numpy":
+        try:
+            from nndiff.stats.native_engine import NativeEngine
+
+            return NativeEngine()
+        except ImportError:
+            if asked == "native":
+                raise
     from nndiff.stats.numpy_engine import NumpyEngine
 
     return NumpyEngine()
+
+
+def describe_engine() -> str:
+    """Say in a few words which engine is in use, with its vector width and threads."""
+    if get_engine().name == "numpy":
+        return "numpy"
+    from nndiff.stats.native_engine import describe
+
+    return describe()

@@ -61,6 +61,8 @@ class Moments:
         """Return mean, population std, min and max."""
         if self.count == 0:
             return NAN, NAN, NAN, NAN
+        if self.low == self.high:  # a rounded mean would leave a trace of variance
+            return self.low, 0.0, self.low, self.high
         return self.mean, math.sqrt(max(self.m2, 0.0) / self.count), self.low, self.high
 
 
@@ -252,6 +254,7 @@ def _metrics(state: _State, reference: TensorRef, percentiles: tuple[float, ...]
     diff_mean, diff_std, _, _ = state.diff.summary()
     mse = state.sum_sq / finite if finite else NAN
     l2 = math.sqrt(state.sum_sq)
+    varies = ref[2] != ref[3] and cand[2] != cand[3]
     index = np.unravel_index(state.max_abs_at, reference.shape) if state.max_abs_at >= 0 else None
     return Metrics(
         count=state.done,
@@ -271,7 +274,7 @@ def _metrics(state: _State, reference: TensorRef, percentiles: tuple[float, ...]
         l2=l2 if finite else NAN,
         rel_l2=math.sqrt(_ratio(state.sum_sq, state.sum_ref_sq, finite)),
         cosine=_angle(state.dot, state.sum_ref_sq, state.sum_cand_sq, state.sum_sq, finite),
-        correlation=_angle(state.both.ab, state.both.aa, state.both.bb, state.sum_sq, finite),
+        correlation=_angle(state.both.ab, state.both.aa, state.both.bb if varies else 0.0, state.sum_sq, finite),
         sqnr_db=_decibel(state.sum_ref_sq, state.sum_sq, finite),
         **dict(zip(("p50", "p90", "p95", "p99"), percentiles, strict=True)),
         ref_mean=ref[0],

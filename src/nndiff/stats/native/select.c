@@ -106,7 +106,9 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
 {
     int64_t before = 0;
     uint32_t at = 0;
-    for (int k = 0; k < RANKS; k++) { /* the ranks ascend */
+    for (int k = 0; k < RANKS; k++) {
+        if (rank[k] < before) /* of a few elements the percentiles overlap */
+            before = at = 0;
         while (rank[k] - before >= count[at])
             before += count[at++];
         bin[k] = at;
@@ -114,18 +116,12 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
     }
 }
 
-void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES])
+void select_ranks(double *x, size_t n, double *scratch, const int64_t ranks[RANKS], double value[RANKS])
 {
     uint32_t count[1 << MOST_BITS], bin[RANKS];
     uint8_t wanted[1 << MOST_BITS];
-    double value[RANKS];
     int64_t rank[RANKS];
-    if (n == 0) {
-        for (int q = 0; q < QUANTILES; q++)
-            out[q] = NAN;
-        return;
-    }
-    ranks_of((int64_t)n, rank);
+    memcpy(rank, ranks, sizeof rank);
     Bins b = bins_for(x, n);
     count_bins(&b, x, n, count);
     find_bins(count, rank, bin);
@@ -139,6 +135,10 @@ void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES])
         kept += wanted[bin_of(&b, each)];
     }
     for (int k = 0; k < RANKS; k++) {
+        if (k && bin[k] == bin[k - 1] && rank[k] == rank[k - 1]) {
+            value[k] = value[k - 1];
+            continue;
+        }
         size_t here = 0;
         for (size_t i = 0; i < kept; i++) {
             scratch[here] = x[i];
@@ -146,5 +146,15 @@ void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES])
         }
         value[k] = select_rank(scratch, here, (size_t)rank[k]);
     }
+}
+
+void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES])
+{
+    int64_t rank[RANKS];
+    double value[RANKS];
+    if (n == 0)
+        return;
+    ranks_of((int64_t)n, rank);
+    select_ranks(x, n, scratch, rank, value);
     blend((int64_t)n, value, out);
 }

@@ -18,6 +18,9 @@ void blend(int64_t n, const double value[RANKS], double out[QUANTILES]);
 /* Return the element that would stand at a rank if x were sorted. Overwrites x. No element is negative. */
 double select_rank(double *x, size_t n, size_t rank);
 
+/* Set the elements at ranks. Scratch is as large as x; both are overwritten. */
+void select_ranks(double *x, size_t n, double *scratch, const int64_t rank[RANKS], double value[RANKS]);
+
 /* Set the percentiles of x. Scratch is as large as x; both are overwritten. */
 void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES]);
 

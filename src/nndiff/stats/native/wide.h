@@ -106,9 +106,9 @@ static void pair_f64(const Wide *job, Sums *out)
 {
     const Limits *lim = job->limits;
     const WideLines l = {
-        d_set(job->tolerance.atol), d_set(job->tolerance.rtol), d_set(lim->offset), d_set(lim->slope),
-        d_set(lim->plateau), d_set(lim->rel), d_set(lim->rel_offset),
-    };
+        d_set(job->tolerance.atol), d_set(job->tolerance.rtol), d_set(lim->offset - DBL_MIN), d_set(lim->slope),
+        d_set(lim->plateau - DBL_MIN), d_set(lim->rel), d_set(lim->rel_offset - DBL_MIN),
+    }; /* the smallest normal number covers what underflows in a product */
     const vd zero = d_set(0.0), high = d_set(INFINITY), low = d_set(-INFINITY);
     WideSums s = {zero, zero, zero, zero, zero, zero, zero, zero, zero, high, low, high, low, 0, 0};
     uint16_t hit[BLOCK / W + 1];

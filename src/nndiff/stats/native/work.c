@@ -215,7 +215,7 @@ static void add_broken(Worker *w, const Item *item, State *s, const char *r, con
         add_sums(s, &sums, &around, m);
         s->overflow |= !(sums.rr + sums.cc + sums.dd <= DBL_MAX);
     }
-    sink(w, item, m, at);
+    sink(w, item, m);
 }
 
 static void add_identical(Worker *w, const Item *item, State *s, const char *r, size_t n, int64_t at)
@@ -294,7 +294,7 @@ static void add_block(Worker *w, const Item *item, State *s, const char *r, cons
     if (s->first < 0)
         s->first = at;
     add_sums(s, &sums, &around, n);
-    sink(w, item, n, at);
+    sink(w, item, n);
 }
 
 static double most(const double lane[LANES])
@@ -340,17 +340,20 @@ Limits limits_of(const State *s)
     return out;
 }
 
+static Limits higher(Limits a, Limits b)
+{
+    Limits out = a.plateau > b.plateau ? a : b;
+    int rel_of_a = a.rel_offset > b.rel_offset || (a.rel_offset == b.rel_offset && a.rel > b.rel);
+    out.rel = rel_of_a ? a.rel : b.rel;
+    out.rel_offset = rel_of_a ? a.rel_offset : b.rel_offset;
+    return out;
+}
+
 /* The first blocks of a chunk are short, so that its maxima soon hold off most elements. */
 static size_t block_size(size_t done, size_t left)
 {
     size_t size = done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK;
     return left < size ? left : size;
-}
-
-static void start_extremes(Worker *w, const Item *item)
-{
-    memset(&w->extremes, 0, sizeof w->extremes);
-    w->limits = item->limits;
 }
 
 void first_look(Worker *w, Item *item, const Task *task, State *s)
@@ -359,7 +362,9 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     state_start(s);
     if (!fetch_both(w, item, task, &r, &c))
         return;
-    start_extremes(w, item);
+    memset(&w->extremes, 0, sizeof w->extremes);
+    w->limits = item->limits;
+    sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
         n = block_size(done, task->n - done);
         add_block(w, item, s, r + done * TYPE_SIZE[item->ref.type], c + done * TYPE_SIZE[item->cand.type], n,
@@ -367,9 +372,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
         if (w->extremes.grown) {
             w->extremes.grown = 0;
             take_extremes(&w->extremes, s);
-            Limits own = limits_of(s);
-            if (own.plateau > w->limits.plateau)
-                w->limits = own;
+            w->limits = higher(limits_of(s), w->limits);
         }
     }
     s->done = (int64_t)task->n;
@@ -378,6 +381,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
         s->overflow = 1; /* the distance as a float was infinite */
     if (item->mode == KEEP)
         percentiles_of(w->kept, (size_t)s->finite, w->scratch, s->quantile);
+    sink_end(w, item);
 }
 
 void second_look(Worker *w, Item *item, const Task *task)
@@ -385,6 +389,7 @@ void second_look(Worker *w, Item *item, const Task *task)
     const char *r, *c = NULL;
     if (!fetch_both(w, item, task, &r, &c))
         return;
+    sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
         n = task->n - done < BLOCK ? task->n - done : BLOCK;
         const char *a = r + done * TYPE_SIZE[item->ref.type], *b = c + done * TYPE_SIZE[item->cand.type];
@@ -401,6 +406,7 @@ void second_look(Worker *w, Item *item, const Task *task)
             for (size_t i = 0; i < n; i++)
                 w->dist64[i] = fabs(w->d64[i]);
         }
-        sink(w, item, n, task->start + (int64_t)done);
+        sink(w, item, n);
     }
+    sink_end(w, item);
 }

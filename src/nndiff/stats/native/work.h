@@ -17,6 +17,9 @@ typedef struct {
     int64_t place; /* address or offset of element 0 */
 } Side;
 
+/* Which elements are being looked at, and for what. */
+typedef enum { PILOT, FIRST, SECOND } Stage;
+
 /* How the percentiles of |d| are found. */
 typedef enum {
     KEEP,    /* one chunk: keep every distance, then select */
@@ -38,6 +41,7 @@ typedef struct {
     Tolerance tolerance;
     int narrow, fused, same, whole;
     Mode mode;
+    Stage stage;
     State state;
     Limits limits; /* of what is merged so far: a start for the next chunks */
     Histogram total, group[GROUPS];
@@ -46,10 +50,10 @@ typedef struct {
     uint8_t *between; /* by key: inside of a bracket */
     size_t take;      /* distances sampled of each block */
     double *sample;   /* gathered or sampled distances */
-    size_t samples, room;
-    int64_t rank[RANKS];
-    int64_t bin[RANKS];
-    int looks_again;
+    size_t samples, room, expected;
+    int64_t rank[RANKS]; /* inside of its bin */
+    int64_t bin[RANKS];  /* that holds a percentile; -1: it is zero */
+    int looks_again, no_memory;
     int error, error_side;
 } Item;
 
@@ -89,13 +93,17 @@ void worker_flush(Worker *);
 Limits limits_of(const State *);
 Limits limits_never(void);
 
-/* percentiles.c */
-int item_prepare(Item *);                 /* what its mode needs; 0 without memory */
-int item_draw_brackets(Item *);           /* after the pilots */
-int item_after_first_look(Item *);        /* percentiles, or the wish to look again */
+/* The distances of a block, as they come. */
+void sink_start(Worker *, Item *, const Task *);
+void sink(Worker *, const Item *, size_t n);
+void sink_zeros(Worker *, const Item *, size_t n);
+void sink_end(Worker *, Item *);
+
+/* What an item needs for its percentiles, and what it does between the looks at its elements. */
+void item_prepare(Item *, int fed);
+void item_draw_brackets(Item *);
+void item_after_first_look(Item *);
 void item_after_second_look(Item *);
 void item_stop(Item *);
-void sink(Worker *, const Item *, size_t n, int64_t at);
-void sink_zeros(Worker *, const Item *, size_t n);
 
 #endif

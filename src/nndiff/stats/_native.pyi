@@ -1,0 +1,31 @@
+"""The fused statistics kernel, in C (stats/native/)."""
+
+from collections.abc import Buffer
+
+class Batch:
+    """Hold pairs that are measured in steps."""
+
+    def __new__(cls, packed: Buffer, threads: int, fed: bool, /) -> Batch: ...
+    def step(self, elements: int, /) -> int | None:
+        """Measure on; return how many elements were new, or None when all is done."""
+
+    def pending(self, elements: int, /) -> tuple[int, int] | None:
+        """Return the elements that the next step of one fed pair needs."""
+
+    def feed(self, elements: int, reference: Buffer | None, candidate: Buffer | None, /) -> int:
+        """Measure what is pending, from these buffers."""
+
+    def rows(self) -> bytes:
+        """Return the results, one row of fixed size for each pair."""
+
+def levels() -> tuple[str, ...]:
+    """Return the vector widths this machine has, narrowest first."""
+
+def level() -> str:
+    """Return the vector width in use."""
+
+def use(level: str, /) -> None:
+    """Take another vector width for the batches made from now on."""
+
+def set_float8(number: int, values: Buffer, /) -> None:
+    """Set the 256 floats of a float8 kind."""

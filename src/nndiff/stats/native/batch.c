@@ -1,0 +1,239 @@
+/* Rounds of tasks over a batch. Whatever the number of threads, parts are merged in one fixed order. */
+#define _GNU_SOURCE
+#include "batch.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef HAVE_X86
+#include <xmmintrin.h>
+#endif
+
+int batch_start(Batch *b, size_t items, int threads, const Kernels *kernels, int fed)
+{
+    b->kernels = kernels;
+    b->count = items;
+    b->threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    b->round = ROUND_PILOT;
+    pthread_mutex_init(&b->lock, NULL);
+    for (size_t i = 0; i < items; i++) {
+        Item *item = &b->items[i];
+        item->narrow = is_narrow(item->ref.type) && is_narrow(item->cand.type);
+        item->same = item->ref.type == item->cand.type;
+        item->fused = item->same && (item->ref.type == TYPE_F32 || item->ref.type == TYPE_BF16 || item->ref.type == TYPE_F16);
+        item->whole = is_whole(item->ref.type) && is_whole(item->cand.type) &&
+                      (TYPE_SIZE[item->ref.type] == 8 || TYPE_SIZE[item->cand.type] == 8);
+        item_prepare(item, fed);
+        b->no_memory |= item->no_memory;
+    }
+    return !b->no_memory;
+}
+
+void batch_stop(Batch *b)
+{
+    for (size_t i = 0; i < b->count && b->items; i++)
+        item_stop(&b->items[i]);
+    for (int i = 0; i < b->worker_count; i++)
+        worker_stop(&b->workers[i]);
+    free(b->items);
+    free(b->tasks);
+    if (b->kernels)
+        pthread_mutex_destroy(&b->lock);
+}
+
+/* --- the tasks of a round ------------------------------------------------------------------------ */
+
+static int64_t chunks_of(const Item *item)
+{
+    return (item->count + CHUNK - 1) / CHUNK;
+}
+
+static int64_t pilot_chunk(const Item *item, int number)
+{
+    return (chunks_of(item) - 1) * number / (PILOTS - 1);
+}
+
+static void add_task(Batch *b, size_t item, int group, int64_t chunk)
+{
+    int64_t start = chunk * CHUNK, left = b->items[item].count - start;
+    b->tasks[b->task_count++] = (Task){(int)item, group, start, (size_t)(left < CHUNK ? left : CHUNK)};
+}
+
+static void add_chunks(Batch *b, size_t i)
+{
+    const Item *item = &b->items[i];
+    int piloted = item->mode == BRACKET && b->round == ROUND_FIRST, pilot = 0;
+    for (int64_t chunk = 0; chunk < chunks_of(item); chunk++) {
+        if (piloted && pilot < PILOTS && chunk == pilot_chunk(item, pilot))
+            pilot++; /* seen already */
+        else
+            add_task(b, i, -1, chunk);
+    }
+}
+
+static int takes_part(const Item *item, Round round)
+{
+    switch (round) {
+    case ROUND_PILOT: return item->mode == BRACKET;
+    case ROUND_FIRST: return 1;
+    default: return item->looks_again && !item->error && !item->no_memory;
+    }
+}
+
+static int plan_round(Batch *b)
+{
+    size_t room = 1;
+    for (size_t i = 0; i < b->count; i++)
+        room += (size_t)chunks_of(&b->items[i]);
+    free(b->tasks);
+    b->tasks = malloc(room * sizeof *b->tasks);
+    b->task_count = b->next = 0;
+    if (!b->tasks)
+        return 0;
+    for (size_t i = 0; i < b->count; i++) {
+        if (!takes_part(&b->items[i], b->round))
+            continue;
+        if (b->round == ROUND_PILOT)
+            for (int pilot = 0; pilot < PILOTS; pilot++)
+                add_task(b, i, pilot * GROUPS / PILOTS, pilot_chunk(&b->items[i], pilot));
+        else if (b->round == ROUND_PICK)
+            add_task(b, i, -1, 0);
+        else
+            add_chunks(b, i);
+    }
+    return 1;
+}
+
+static void end_round(Batch *b)
+{
+    for (size_t i = 0; i < b->count; i++) {
+        Item *item = &b->items[i];
+        if (b->round == ROUND_PILOT && item->mode == BRACKET)
+            item_draw_brackets(item);
+        else if (b->round == ROUND_FIRST)
+            item_after_first_look(item);
+        b->no_memory |= item->no_memory;
+    }
+    b->round++;
+}
+
+size_t batch_end_of_step(Batch *b, int64_t elements)
+{
+    while (b->next >= b->task_count) {
+        if (b->tasks)
+            end_round(b);
+        if (b->round == ROUND_END || b->no_memory)
+            return 0;
+        if (!plan_round(b)) {
+            b->no_memory = 1;
+            return 0;
+        }
+    }
+    size_t end = b->next;
+    while (end < b->task_count && elements > 0)
+        elements -= (int64_t)b->tasks[end++].n;
+    return end;
+}
+
+/* --- the threads of a step ----------------------------------------------------------------------- */
+
+typedef struct {
+    Batch *batch;
+    State *states;
+    size_t first, end;
+    atomic_size_t next;
+} Step;
+
+typedef struct {
+    Step *step;
+    Worker *worker;
+} Hand;
+
+static void *work(void *argument)
+{
+    Hand *hand = argument;
+    Step *step = hand->step;
+    Batch *b = step->batch;
+#ifdef HAVE_X86
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(0x1F80); /* the caller may flush subnormals to zero; our numbers must not depend on it */
+#endif
+    for (size_t t; (t = atomic_fetch_add(&step->next, 1)) < step->end;) {
+        const Task *task = &b->tasks[t];
+        Item *item = &b->items[task->item];
+        if (b->round == ROUND_PICK)
+            item_after_second_look(item);
+        else if (b->round == ROUND_SECOND)
+            second_look(hand->worker, item, task);
+        else
+            first_look(hand->worker, item, task, &step->states[t - step->first]);
+    }
+    worker_flush(hand->worker);
+#ifdef HAVE_X86
+    _mm_setcsr(mode);
+#endif
+    return NULL;
+}
+
+static int want_workers(Batch *b, int count)
+{
+    while (b->worker_count < count) {
+        Worker *w = &b->workers[b->worker_count++];
+        if (!worker_start(w, b->kernels, &b->lock))
+            return 0;
+    }
+    return 1;
+}
+
+static void run_threads(Batch *b, Step *step, int threads)
+{
+    pthread_t thread[MAX_THREADS];
+    Hand hand[MAX_THREADS];
+    sigset_t all, before;
+    int started = 0;
+    for (int i = 0; i < threads; i++)
+        hand[i] = (Hand){step, &b->workers[i]};
+    sigfillset(&all); /* signals are for the thread that called */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (started + 1 < threads && pthread_create(&thread[started], NULL, work, &hand[started + 1]) == 0)
+        started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    work(&hand[0]);
+    for (int i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+}
+
+static int64_t merge(Batch *b, const Step *step)
+{
+    int64_t seen = 0;
+    for (size_t t = step->first; t < step->end; t++) {
+        Item *item = &b->items[b->tasks[t].item];
+        const State *part = &step->states[t - step->first];
+        state_merge(&item->state, part);
+        seen += part->done;
+        if (t + 1 == step->end || b->tasks[t + 1].item != b->tasks[t].item)
+            item->limits = limits_of(&item->state);
+    }
+    return seen;
+}
+
+int64_t batch_step(Batch *b, size_t end)
+{
+    size_t tasks = end - b->next;
+    int threads = tasks < (size_t)b->threads ? (int)tasks : b->threads;
+    Step step = {.batch = b, .first = b->next, .end = end};
+    int looks = b->round <= ROUND_FIRST;
+    atomic_init(&step.next, b->next);
+    step.states = looks ? malloc(tasks * sizeof *step.states) : NULL;
+    if (!want_workers(b, threads) || (looks && !step.states)) {
+        b->no_memory = 1;
+        free(step.states);
+        return 0;
+    }
+    run_threads(b, &step, threads);
+    int64_t seen = looks ? merge(b, &step) : 0;
+    free(step.states);
+    b->next = end;
+    return seen;
+}

@@ -1,0 +1,33 @@
+/* A batch of items, measured in steps by several threads. */
+#ifndef NNDIFF_BATCH_H
+#define NNDIFF_BATCH_H
+
+#include "work.h"
+
+enum { MAX_THREADS = 64 };
+
+typedef enum { ROUND_PILOT, ROUND_FIRST, ROUND_SECOND, ROUND_PICK, ROUND_END } Round;
+
+typedef struct {
+    const Kernels *kernels;
+    Item *items;
+    size_t count;
+    int threads;
+    Round round;
+    Task *tasks; /* of this round, in order */
+    size_t task_count, next;
+    pthread_mutex_t lock;
+    Worker workers[MAX_THREADS];
+    int worker_count, no_memory;
+} Batch;
+
+int batch_start(Batch *, size_t items, int threads, const Kernels *, int fed);
+void batch_stop(Batch *);
+
+/* Tell which tasks come next, up to so many elements: [next, end); no tasks when all is done. */
+size_t batch_end_of_step(Batch *, int64_t elements);
+
+/* Run the tasks up to `end`; return the number of elements that were seen for the first time. */
+int64_t batch_step(Batch *, size_t end);
+
+#endif

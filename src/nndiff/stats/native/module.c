@@ -1,0 +1,307 @@
+/* The Python module: batches of pairs, the vector widths of this machine. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "batch.h"
+
+/* What native_engine.py packs for each pair. */
+typedef struct {
+    int32_t ref_type, cand_type, ref_fd, cand_fd;
+    int64_t ref_place, cand_place, count;
+    double atol, rtol;
+} Packed;
+
+static const Kernels *LEVELS[4];
+static int level_count;
+static const Kernels *current;
+
+static void find_levels(void)
+{
+    LEVELS[level_count++] = &KERNELS_BASELINE;
+#ifdef HAVE_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        LEVELS[level_count++] = &KERNELS_AVX2;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+            LEVELS[level_count++] = &KERNELS_AVX512;
+    }
+#endif
+    current = LEVELS[level_count - 1];
+}
+
+typedef struct {
+    PyObject_HEAD
+    Batch batch;
+    int busy; /* a step runs without the interpreter's lock */
+    int fed;
+} BatchObject;
+
+static int unpack(Batch *b, const Packed *packed, Py_ssize_t count)
+{
+    b->items = calloc((size_t)count + 1, sizeof *b->items);
+    if (!b->items) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Packed p;
+        memcpy(&p, packed + i, sizeof p);
+        if (p.ref_type < 0 || p.ref_type >= TYPES || p.cand_type < 0 || p.cand_type >= TYPES || p.count < 0) {
+            PyErr_SetString(PyExc_ValueError, "no such pair");
+            return 0;
+        }
+        b->items[i].ref = (Side){(Type)p.ref_type, p.ref_fd, p.ref_place};
+        b->items[i].cand = (Side){(Type)p.cand_type, p.cand_fd, p.cand_place};
+        b->items[i].count = p.count;
+        b->items[i].tolerance = (Tolerance){p.atol, p.rtol};
+    }
+    return 1;
+}
+
+static PyObject *batch_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    Py_buffer packed;
+    int threads, fed;
+    if (!PyArg_ParseTuple(args, "y*ip", &packed, &threads, &fed))
+        return NULL;
+    BatchObject *self = (BatchObject *)type->tp_alloc(type, 0);
+    if (self) {
+        Py_ssize_t count = packed.len / (Py_ssize_t)sizeof(Packed);
+        self->fed = fed;
+        if (!unpack(&self->batch, packed.buf, count)) {
+            Py_CLEAR(self);
+        } else if (!batch_start(&self->batch, (size_t)count, threads, current, fed)) {
+            PyErr_NoMemory();
+            Py_CLEAR(self);
+        }
+    }
+    PyBuffer_Release(&packed);
+    return (PyObject *)self;
+}
+
+static void batch_dealloc(BatchObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    batch_stop(&self->batch);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static int enter(BatchObject *self)
+{
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "the batch is being measured by another thread");
+        return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(step_doc, "step(elements) -> int or None: measure on; how many were new, or None when all is done.");
+
+static PyObject *batch_step_method(BatchObject *self, PyObject *args)
+{
+    long long elements, seen = 0;
+    size_t end;
+    if (!PyArg_ParseTuple(args, "L", &elements) || !enter(self))
+        return NULL;
+    self->busy = 1;
+    Py_BEGIN_ALLOW_THREADS
+    end = batch_end_of_step(&self->batch, elements);
+    if (end)
+        seen = batch_step(&self->batch, end);
+    Py_END_ALLOW_THREADS
+    self->busy = 0;
+    if (self->batch.no_memory)
+        return PyErr_NoMemory();
+    if (!end)
+        Py_RETURN_NONE;
+    return PyLong_FromLongLong(seen);
+}
+
+PyDoc_STRVAR(pending_doc, "pending(elements) -> (start, stop) or None: what the next step of one fed pair needs.");
+
+static PyObject *batch_pending(BatchObject *self, PyObject *args)
+{
+    long long elements;
+    if (!PyArg_ParseTuple(args, "L", &elements) || !enter(self))
+        return NULL;
+    size_t end = batch_end_of_step(&self->batch, elements);
+    if (self->batch.no_memory)
+        return PyErr_NoMemory();
+    if (!end)
+        Py_RETURN_NONE;
+    const Task *first = &self->batch.tasks[self->batch.next], *last = &self->batch.tasks[end - 1];
+    long long stop = self->batch.round == ROUND_PICK ? 0 : (long long)(last->start + (int64_t)last->n);
+    return Py_BuildValue("LL", self->batch.round == ROUND_PICK ? 0LL : (long long)first->start, stop);
+}
+
+/* Point a side at a piece of it that was read into memory. */
+static int feed_side(Side *side, PyObject *buffer, Py_buffer *view, int64_t start, int64_t stop)
+{
+    view->obj = NULL;
+    if (buffer == Py_None)
+        return 1;
+    if (PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE) < 0)
+        return 0;
+    int64_t size = TYPE_SIZE[side->type];
+    if (view->len < (stop - start) * size) {
+        PyErr_SetString(PyExc_ValueError, "fewer elements than the step needs");
+        return 0;
+    }
+    side->fd = -1;
+    side->place = (int64_t)(intptr_t)view->buf - start * size;
+    return 1;
+}
+
+PyDoc_STRVAR(feed_doc, "feed(elements, reference, candidate) -> int: measure what is pending, from these buffers.");
+
+static PyObject *batch_feed(BatchObject *self, PyObject *args)
+{
+    long long elements;
+    PyObject *buffers[2], *result = NULL;
+    Py_buffer view[2] = {{0}, {0}};
+    if (!PyArg_ParseTuple(args, "LOO", &elements, &buffers[0], &buffers[1]) || !enter(self))
+        return NULL;
+    Batch *b = &self->batch;
+    size_t end = batch_end_of_step(b, elements);
+    if (!self->fed || b->count != 1 || !end) {
+        PyErr_SetString(PyExc_ValueError, "nothing is pending");
+        return NULL;
+    }
+    const Task *last = &b->tasks[end - 1];
+    int64_t start = b->tasks[b->next].start, stop = b->round == ROUND_PICK ? start : last->start + (int64_t)last->n;
+    if (feed_side(&b->items[0].ref, buffers[0], &view[0], start, stop) &&
+        feed_side(&b->items[0].cand, buffers[1], &view[1], start, stop)) {
+        long long seen;
+        self->busy = 1;
+        Py_BEGIN_ALLOW_THREADS
+        seen = batch_step(b, end);
+        Py_END_ALLOW_THREADS
+        self->busy = 0;
+        result = b->no_memory ? PyErr_NoMemory() : PyLong_FromLongLong(seen);
+    }
+    for (int i = 0; i < 2; i++)
+        if (view[i].obj)
+            PyBuffer_Release(&view[i]);
+    return result;
+}
+
+PyDoc_STRVAR(rows_doc, "rows() -> bytes: the results, one row of fixed size for each pair.");
+
+static PyObject *batch_rows(BatchObject *self, PyObject *Py_UNUSED(args))
+{
+    if (!enter(self))
+        return NULL;
+    PyObject *out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(self->batch.count * sizeof(Row)));
+    if (!out)
+        return NULL;
+    char *to = PyBytes_AS_STRING(out);
+    for (size_t i = 0; i < self->batch.count; i++) {
+        const Item *item = &self->batch.items[i];
+        Row row;
+        state_finish(&item->state, &row);
+        row.error = item->error;
+        row.error_side = item->error_side;
+        memcpy(to + i * sizeof row, &row, sizeof row);
+    }
+    return out;
+}
+
+static PyMethodDef batch_methods[] = {
+    {"step", (PyCFunction)(void (*)(void))batch_step_method, METH_VARARGS, step_doc},
+    {"pending", (PyCFunction)(void (*)(void))batch_pending, METH_VARARGS, pending_doc},
+    {"feed", (PyCFunction)(void (*)(void))batch_feed, METH_VARARGS, feed_doc},
+    {"rows", (PyCFunction)(void (*)(void))batch_rows, METH_NOARGS, rows_doc},
+    {0},
+};
+
+static PyType_Slot batch_slots[] = {
+    {Py_tp_new, (void *)batch_new},
+    {Py_tp_dealloc, (void *)batch_dealloc},
+    {Py_tp_methods, batch_methods},
+    {Py_tp_doc, "Batch(packed, threads, fed): pairs that are measured in steps."},
+    {0, NULL},
+};
+
+static PyType_Spec batch_spec = {"nndiff.stats._native.Batch", sizeof(BatchObject), 0, Py_TPFLAGS_DEFAULT, batch_slots};
+
+PyDoc_STRVAR(levels_doc, "levels() -> tuple[str, ...]: the vector widths this machine has, narrowest first.");
+
+static PyObject *levels(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
+{
+    PyObject *out = PyTuple_New(level_count);
+    for (int i = 0; out && i < level_count; i++) {
+        PyObject *name = PyUnicode_FromString(LEVELS[i]->name);
+        if (!name)
+            Py_CLEAR(out);
+        else
+            PyTuple_SET_ITEM(out, i, name);
+    }
+    return out;
+}
+
+PyDoc_STRVAR(level_doc, "level() -> str: the vector width in use.");
+
+static PyObject *level(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
+{
+    return PyUnicode_FromString(current->name);
+}
+
+PyDoc_STRVAR(use_doc, "use(level): take another vector width for the batches made from now on.");
+
+static PyObject *use(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s", &name))
+        return NULL;
+    for (int i = 0; i < level_count; i++) {
+        if (strcmp(LEVELS[i]->name, name) == 0) {
+            current = LEVELS[i];
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "this machine has no vector width %s", name);
+}
+
+PyDoc_STRVAR(float8_doc, "set_float8(number, values): set the 256 floats of a float8 kind.");
+
+static PyObject *set_float8(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    int number;
+    Py_buffer values;
+    if (!PyArg_ParseTuple(args, "iy*", &number, &values))
+        return NULL;
+    int fits = number >= 0 && number < 5 && values.len == sizeof F8_TABLE[0];
+    if (fits)
+        memcpy(F8_TABLE[number], values.buf, sizeof F8_TABLE[0]);
+    PyBuffer_Release(&values);
+    if (!fits)
+        return PyErr_Format(PyExc_ValueError, "float8 kind %d has 256 floats", number);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef module_methods[] = {
+    {"levels", levels, METH_NOARGS, levels_doc},
+    {"level", level, METH_NOARGS, level_doc},
+    {"use", use, METH_VARARGS, use_doc},
+    {"set_float8", set_float8, METH_VARARGS, float8_doc},
+    {0},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "nndiff.stats._native", "The fused statistics kernel.", -1, module_methods, 0, 0, 0, 0,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    PyObject *type = module ? PyType_FromSpec(&batch_spec) : NULL;
+    if (!level_count)
+        find_levels();
+    if (!type || PyModule_AddObject(module, "Batch", type) < 0) {
+        Py_XDECREF(type);
+        Py_CLEAR(module);
+    }
+    return module;
+}

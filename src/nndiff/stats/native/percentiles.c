@@ -1,0 +1,451 @@
+/* What becomes of the distances |d|: counted, sampled, gathered, and in the end percentiles. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "work.h"
+
+enum { COARSE = 16, FINE = 13, WIDE_COARSE = 45, WIDE_FINE = 42 }; /* shifts: 7 or 10 bits of mantissa stay */
+
+static void histogram_start(Item *item, Histogram *h, int fine)
+{
+    h->wide = !item->narrow;
+    h->shift = h->wide ? (fine ? WIDE_FINE : WIDE_COARSE) : (fine ? FINE : COARSE);
+    h->bins = h->wide ? (int64_t)0x7FF << (52 - h->shift) : (int64_t)FLOAT_KEYS << (COARSE - h->shift);
+    h->count = calloc((size_t)h->bins + 1, sizeof *h->count);
+    item->no_memory |= h->count == NULL;
+}
+
+void item_prepare(Item *item, int fed)
+{
+    item->stage = FIRST;
+    item->limits = (Limits){0};
+    state_start(&item->state);
+    item->mode = item->count <= CHUNK         ? KEEP
+                 : item->count <= EXACT_LIMIT ? GATHER
+                 : item->narrow && !fed       ? BRACKET
+                                              : COUNT;
+    if (item->mode == BRACKET) {
+        item->stage = PILOT;
+        for (int g = 0; g < GROUPS; g++)
+            histogram_start(item, &item->group[g], 0);
+        item->between = calloc(1 << COARSE, 1);
+        item->no_memory |= item->between == NULL;
+        int64_t take = EXACT_LIMIT * BLOCK / item->count;
+        item->take = take < 1 ? 1 : (size_t)take;
+    }
+    if (item->mode == GATHER || item->mode == COUNT)
+        histogram_start(item, &item->total, item->mode == COUNT);
+}
+
+void item_stop(Item *item)
+{
+    for (int g = 0; g < GROUPS; g++)
+        free(item->group[g].count);
+    free(item->total.count);
+    free(item->between);
+    free(item->sample);
+    memset(item->group, 0, sizeof item->group);
+    item->total.count = NULL;
+    item->between = NULL;
+    item->sample = NULL;
+}
+
+/* --- in the threads ------------------------------------------------------------------------------ */
+
+void worker_flush(Worker *w)
+{
+    if (!w->target)
+        return;
+    pthread_mutex_lock(w->lock);
+    for (int64_t k = w->low; k <= w->high; k++) {
+        w->target->count[k] += w->counts[k];
+        w->counts[k] = 0;
+    }
+    w->target->count[0] += w->counts[0];
+    w->counts[0] = 0;
+    pthread_mutex_unlock(w->lock);
+    w->target = NULL;
+}
+
+static void aim(Worker *w, Item *item, Histogram *target)
+{
+    if (w->target == target)
+        return;
+    worker_flush(w);
+    if (w->counts_size < target->bins + 1) {
+        free(w->counts);
+        w->counts_size = target->bins + 1;
+        w->counts = calloc((size_t)w->counts_size, sizeof *w->counts);
+    }
+    if (!w->counts) {
+        w->counts_size = 0;
+        item->no_memory = 1;
+        return;
+    }
+    w->target = target;
+    w->low = target->bins;
+    w->high = 0;
+}
+
+void sink_start(Worker *w, Item *item, const Task *task)
+{
+    int gathers = item->mode == GATHER && item->stage == SECOND;
+    int brackets = item->mode == BRACKET && item->stage == FIRST;
+    w->finds = 0;
+    if (brackets)
+        w->brackets = item->brackets;
+    if (item->mode != KEEP && !gathers && !brackets)
+        aim(w, item, task->group >= 0 ? &item->group[task->group] : &item->total);
+}
+
+/* Count keys. The range is kept so that a flush need not go over bins nobody touched. */
+static void count_keys(Worker *w, const uint32_t *key, size_t n)
+{
+    uint32_t low = UINT32_MAX, high = 0, *counts = w->counts;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t nonzero = key[i] - 1; /* zero becomes the largest */
+        low = nonzero < low ? nonzero : low;
+        high = key[i] > high ? key[i] : high;
+    }
+    for (size_t i = 0; i < n; i++)
+        counts[key[i]]++;
+    if (high) {
+        w->low = (int64_t)low + 1 < w->low ? (int64_t)low + 1 : w->low;
+        w->high = (int64_t)high > w->high ? (int64_t)high : w->high;
+    }
+}
+
+static void keys_of(const Worker *w, const Histogram *h, size_t n, uint32_t *key)
+{
+    const uint32_t past = (uint32_t)h->bins; /* what is not finite */
+    for (size_t i = 0; i < n; i++) {
+        uint64_t wide;
+        uint32_t bits, k;
+        if (h->wide) {
+            memcpy(&wide, w->dist64 + i, sizeof wide);
+            k = (uint32_t)(wide >> h->shift);
+        } else {
+            memcpy(&bits, w->dist32 + i, sizeof bits);
+            k = bits >> h->shift;
+        }
+        key[i] = k < past ? k : past;
+    }
+}
+
+static void sample_block(Worker *w, const Item *item, size_t n)
+{
+    size_t take = (item->take * n + BLOCK - 1) / BLOCK;
+    for (size_t i = 0; i < (take < n ? take : n); i++) {
+        uint32_t bits;
+        memcpy(&bits, w->dist32 + i, sizeof bits);
+        w->found[w->finds] = w->dist32[i];
+        w->finds += item->between[bits >> COARSE];
+    }
+}
+
+static void gather_block(Worker *w, const Item *item, size_t n)
+{
+    uint32_t key[BLOCK + PAD], bin[RANKS];
+    for (int k = 0; k < RANKS; k++)
+        bin[k] = item->bin[k] < 0 ? UINT32_MAX : (uint32_t)item->bin[k];
+    keys_of(w, &item->total, n, key);
+    memset(key + n, 0xFE, PAD * sizeof *key); /* no bin */
+    for (size_t i = 0; i < n; i += 16) {
+        uint32_t any = 0, hit[16];
+        for (int lane = 0; lane < 16; lane++) {
+            uint32_t x = key[i + lane];
+            hit[lane] = (x == bin[0]) | (x == bin[1]) | (x == bin[2]) | (x == bin[3]) | (x == bin[4]) |
+                        (x == bin[5]) | (x == bin[6]) | (x == bin[7]);
+            any |= hit[lane];
+        }
+        if (!any)
+            continue;
+        for (int lane = 0; lane < 16; lane++) {
+            w->found[w->finds] = w->dist64[i + lane];
+            w->finds += hit[lane] && w->dist64[i + lane] > 0;
+        }
+    }
+}
+
+void sink(Worker *w, const Item *item, size_t n)
+{
+    uint32_t key[BLOCK];
+    if (item->mode == GATHER && item->stage == SECOND) {
+        gather_block(w, item, n);
+    } else if (item->mode == BRACKET && item->stage == FIRST) {
+        w->kernels->bracket(w->dist32, n, &w->brackets);
+        sample_block(w, item, n);
+    } else if (w->target) {
+        if (item->mode != KEEP) {
+            keys_of(w, w->target, n, key);
+            count_keys(w, key, n);
+        }
+    }
+}
+
+void sink_zeros(Worker *w, const Item *item, size_t n)
+{
+    int counts = item->mode != KEEP && !(item->mode == GATHER && item->stage == SECOND) &&
+                 !(item->mode == BRACKET && item->stage == FIRST);
+    if (counts && w->target)
+        w->counts[0] += (uint32_t)n;
+}
+
+static void give_samples(Worker *w, Item *item)
+{
+    if (item->samples + w->finds > item->room) {
+        size_t room = 2 * (item->samples + w->finds) + CHUNK;
+        double *more = realloc(item->sample, room * sizeof *more);
+        if (!more) {
+            item->no_memory = 1;
+            return;
+        }
+        item->sample = more;
+        item->room = room;
+    }
+    memcpy(item->sample + item->samples, w->found, w->finds * sizeof *w->found);
+    item->samples += w->finds;
+}
+
+void sink_end(Worker *w, Item *item)
+{
+    int brackets = item->mode == BRACKET && item->stage == FIRST;
+    if (!brackets && !w->finds)
+        return;
+    pthread_mutex_lock(w->lock);
+    if (w->finds)
+        give_samples(w, item);
+    for (int k = 0; brackets && k < RANKS; k++)
+        for (int lane = 0; lane < 16; lane++)
+            item->at_or_above[k] += w->brackets.count[k][lane];
+    pthread_mutex_unlock(w->lock);
+}
+
+/* --- between the looks --------------------------------------------------------------------------- */
+
+static double edge_of(const Histogram *h, int64_t key)
+{
+    uint64_t wide = (uint64_t)key << h->shift;
+    uint32_t narrow = (uint32_t)wide;
+    double value;
+    float single;
+    memcpy(&value, &wide, sizeof value);
+    memcpy(&single, &narrow, sizeof single);
+    return h->wide ? value : single;
+}
+
+/* Find the bin of a rank and the place inside the bin. */
+static int64_t bin_of_rank(const Histogram *h, int64_t rank, int64_t *inside)
+{
+    int64_t key = 0;
+    while (key < h->bins && rank >= (int64_t)h->count[key])
+        rank -= (int64_t)h->count[key++];
+    *inside = rank;
+    return key;
+}
+
+static int64_t total_of(const Histogram *h)
+{
+    int64_t total = 0;
+    for (int64_t k = 0; k < h->bins; k++)
+        total += (int64_t)h->count[k];
+    return total;
+}
+
+/* The spread of the share of distances up to a key, between groups of pilots, as error of the mean. */
+static double doubt(const Item *item, int64_t key)
+{
+    double sum = 0, squares = 0, groups = 0;
+    for (int g = 0; g < GROUPS; g++) {
+        double upto = 0, total = (double)total_of(&item->group[g]);
+        for (int64_t k = 0; k <= key; k++)
+            upto += (double)item->group[g].count[k];
+        if (total == 0)
+            continue;
+        sum += upto / total;
+        squares += upto / total * (upto / total);
+        groups++;
+    }
+    if (groups < 2)
+        return 1;
+    double mean = sum / groups;
+    return sqrt(fmax(squares / groups - mean * mean, 0) / (groups - 1));
+}
+
+static void draw_bracket(Item *item, int q, int64_t total)
+{
+    int64_t inside, key = bin_of_rank(&item->total, (int64_t)(QUANTILE[q] * (double)total), &inside);
+    double off = 6 * doubt(item, key) + 4 * sqrt(QUANTILE[q] * (1 - QUANTILE[q]) / (double)total);
+    double low = fmax(QUANTILE[q] - off, 0), high = fmin(QUANTILE[q] + off, 1);
+    int64_t from = bin_of_rank(&item->total, (int64_t)(low * (double)total), &inside);
+    int64_t to = bin_of_rank(&item->total, (int64_t)(high * (double)(total - 1)), &inside) + 1;
+    from = from < 1 ? 1 : from; /* zeros are known without a bracket */
+    to = to > FLOAT_KEYS ? FLOAT_KEYS : to <= from ? from + 1 : to;
+    item->brackets.edge[2 * q] = (int16_t)from;
+    item->brackets.edge[2 * q + 1] = (int16_t)to;
+    memset(item->between + from, 1, (size_t)(to - from));
+}
+
+void item_draw_brackets(Item *item)
+{
+    item->stage = FIRST;
+    histogram_start(item, &item->total, 0);
+    if (item->no_memory)
+        return;
+    for (int g = 0; g < GROUPS; g++)
+        for (int64_t k = 0; k <= item->total.bins; k++)
+            item->total.count[k] += item->group[g].count[k];
+    int64_t total = total_of(&item->total);
+    for (int q = 0; q < QUANTILES; q++)
+        draw_bracket(item, q, total);
+    for (int k = 0; k < RANKS; k++)
+        for (int64_t key = item->brackets.edge[k]; key < item->total.bins; key++)
+            item->at_or_above[k] += (int64_t)item->total.count[key];
+}
+
+static int64_t zeros_of(const State *s)
+{
+    return s->finite - (s->unequal - s->bad_pairs);
+}
+
+/* Select among the samples of one bracket, [from, to). Where the samples leave more than 0.1 % of doubt
+   about the value at this part of the bracket, there is none. */
+static int select_between(const Item *item, double from, double to, double part, double *value)
+{
+    double *few = malloc((item->samples + 1) * sizeof *few);
+    size_t n = 0;
+    for (size_t i = 0; few && i < item->samples; i++) {
+        few[n] = item->sample[i];
+        n += few[n] >= from && few[n] < to;
+    }
+    double doubt = 4 * sqrt((double)n * part * (1 - part)) + 1, at = part * (double)n;
+    int found = few && at - doubt >= 0 && at + doubt < (double)n;
+    if (found) {
+        double high = select_rank(few, n, (size_t)(at + doubt)), low;
+        *value = low = 0;
+        for (int again = 0; again < 2; again++) { /* selecting leaves only a part of what it is given */
+            n = 0;
+            for (size_t i = 0; i < item->samples; i++) {
+                few[n] = item->sample[i];
+                n += few[n] >= from && few[n] < to;
+            }
+            if (again)
+                low = select_rank(few, n, (size_t)(at - doubt));
+            else
+                *value = select_rank(few, n, (size_t)at);
+        }
+        found = high - low <= 1e-3 * low;
+    }
+    free(few);
+    return found;
+}
+
+/* The value at a rank inside of a bracket, or 0 where the bracket missed it or cannot tell. */
+static int value_between(const Item *item, int k, int64_t rank, double *value)
+{
+    const int16_t *edge = &item->brackets.edge[k & ~1];
+    const int64_t *above = &item->at_or_above[k & ~1];
+    int64_t below = item->state.finite - above[0], inside = above[0] - above[1];
+    if (rank < below || rank >= below + inside)
+        return 0;
+    Histogram keys = {.shift = COARSE};
+    double part = ((double)(rank - below) + 0.5) / (double)inside;
+    return select_between(item, edge_of(&keys, edge[0]), edge_of(&keys, edge[1]), part, value);
+}
+
+static double value_counted(const Item *item, int64_t rank)
+{
+    int64_t inside, key = bin_of_rank(&item->total, rank, &inside);
+    double middle = (edge_of(&item->total, key) + edge_of(&item->total, key + 1)) / 2;
+    return fmin(middle, item->state.abs);
+}
+
+/* Note the bins to look at again and where each rank will stand among what they hold. A narrow bin is that
+   of the distance rounded to a float; rounding keeps the order, so the exact distances sort as their bins do. */
+static void plan_gather(Item *item, const int64_t rank[RANKS])
+{
+    int64_t zeros = zeros_of(&item->state);
+    for (int k = 0; k < RANKS; k++) {
+        item->bin[k] = rank[k] < zeros ? -1 : bin_of_rank(&item->total, rank[k], &item->rank[k]);
+        item->looks_again |= item->bin[k] >= 0;
+    }
+    int64_t last = -1, held = 0;
+    for (int64_t next = item->total.bins; last < next; next = item->total.bins, held = (int64_t)item->expected) {
+        for (int k = 0; k < RANKS; k++) /* the wanted bins, from the lowest */
+            if (item->bin[k] > last && item->bin[k] < next)
+                next = item->bin[k];
+        if (next == item->total.bins)
+            break;
+        for (int k = 0; k < RANKS; k++)
+            if (item->bin[k] == next)
+                item->rank[k] += held - (next == 0 ? zeros : 0);
+        item->expected += item->total.count[next] - (uint64_t)(next == 0 ? zeros : 0);
+        last = next;
+    }
+    for (int k = 0; k < RANKS; k++)
+        if (item->bin[k] < 0)
+            item->rank[k] = 0;
+}
+
+static void finish_counted(Item *item, const int64_t rank[RANKS])
+{
+    double value[RANKS];
+    for (int k = 0; k < RANKS; k++)
+        value[k] = rank[k] < zeros_of(&item->state) ? 0 : value_counted(item, rank[k]);
+    blend(item->state.finite, value, item->state.quantile);
+}
+
+static void finish_bracketed(Item *item, const int64_t rank[RANKS])
+{
+    double value[RANKS] = {0};
+    for (int k = 0; k < RANKS && !item->looks_again; k++)
+        if (rank[k] >= zeros_of(&item->state) && !value_between(item, k, rank[k], &value[k]))
+            item->looks_again = 1;
+    blend(item->state.finite, value, item->state.quantile);
+    if (item->looks_again) {
+        free(item->total.count);
+        histogram_start(item, &item->total, 1);
+    }
+}
+
+void item_after_first_look(Item *item)
+{
+    int64_t rank[RANKS];
+    if (item->mode == KEEP || item->state.finite == 0 || item->error || item->no_memory)
+        return;
+    ranks_of(item->state.finite, rank);
+    if (item->mode == GATHER)
+        plan_gather(item, rank);
+    else if (item->mode == BRACKET)
+        finish_bracketed(item, rank);
+    else
+        finish_counted(item, rank);
+    item->stage = SECOND;
+}
+
+static void finish_gathered(Item *item)
+{
+    double value[RANKS] = {0}, *scratch = malloc((item->samples + 1) * sizeof *scratch);
+    int whole = scratch && item->samples == item->expected; /* unless the file changed between the looks */
+    if (whole)
+        select_ranks(item->sample, item->samples, scratch, item->rank, value);
+    for (int k = 0; k < RANKS; k++) {
+        if (item->bin[k] < 0)
+            value[k] = 0;
+        else if (!whole)
+            value[k] = fmin(edge_of(&item->total, item->bin[k]), item->state.abs);
+    }
+    free(scratch);
+    blend(item->state.finite, value, item->state.quantile);
+}
+
+void item_after_second_look(Item *item)
+{
+    int64_t rank[RANKS];
+    ranks_of(item->state.finite, rank);
+    if (item->mode == GATHER)
+        finish_gathered(item);
+    else
+        finish_counted(item, rank);
+}

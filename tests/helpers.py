@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.sources.memory import tensor_from
+from nndiff.sources import open_source
 from nndiff.tensors import TensorRef
 
 Arrays = dict[str, NDArray[Any]]
@@ -25,8 +25,7 @@ def tensors(**shapes: tuple[int, ...]) -> dict[str, TensorRef]:
 
 def refs(arrays: Arrays) -> dict[str, TensorRef]:
     """Return arrays as tensors by name."""
-    found = {name: tensor_from(name, value) for name, value in arrays.items()}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    return dict(open_source(arrays).tensors)
 
 
 def model(seed: int = 0, layers: int = 3, width: int = 8) -> Arrays:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nndiff.align import Alignment, Match, Rename, align
+from nndiff.align.sites import align_sites
 from nndiff.errors import UsageError
+from nndiff.explain import explain
 from nndiff.judge import judge
 from nndiff.names import matches_any, natural_key, parse_groups, selected
-from nndiff.result import Comparison, Leftover, Pair, Side
+from nndiff.recorded import gradient_scale, is_gradient, is_inner
+from nndiff.result import Comparison, Leftover, Pair
+from nndiff.shortcuts import Known, known
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
 from nndiff.tolerance import Tolerance, choose
-from nndiff.verdict import Verdict
 
 Progress = Callable[[int, int], None]  # elements done, elements in all
 
@@ -41,9 +44,15 @@ class Plan:
     alignment: Alignment
     notes: tuple[str, ...] = ()
 
+    @property
+    def recorded(self) -> bool:
+        """Tell whether both sides are recordings."""
+        return self.reference.kind == self.candidate.kind == "recording"
+
     def pairs(self) -> Iterator[tuple[Match, TensorRef, TensorRef]]:
-        """Yield the pairs in natural order of their names."""
-        for match in sorted(self.alignment.matches, key=lambda each: natural_key(each.reference)):
+        """Yield the pairs: of recordings in order of execution, else in natural order of their names."""
+        matches = self.alignment.matches  # in the reference's order already
+        for match in matches if self.recorded else sorted(matches, key=lambda each: natural_key(each.reference)):
             yield match, self.reference.tensors[match.reference], self.candidate.tensors[match.candidate]
 
     def leftovers(self) -> Iterator[Leftover]:
@@ -54,7 +63,8 @@ class Plan:
         ):
             for name in sorted(names, key=natural_key):
                 tensor = source.tensors[name]
-                yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name])
+                inner = self.recorded and is_inner(tensor)
+                yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not inner)
 
 
 def compare(
@@ -97,7 +107,9 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
     for number, candidate in enumerate(candidates, 1):
         source = open_source(candidate, "candidate" if len(candidates) == 1 else f"candidate {number}")
         label = _free_label(source.label, [each.label for each in plans])
-        full = align(opened.tensors, source.tensors, rules.renames, rules.mapping)
+        both_recorded = opened.kind == source.kind == "recording"
+        pair_up = align_sites if both_recorded else align
+        full = pair_up(opened.tensors, source.tensors, rules.renames, rules.mapping)
         plans.append(Plan(label, opened, source, *_filtered(full, rules)))
     return plans
 
@@ -140,73 +152,77 @@ def _idle(full: Alignment, rules: Rules) -> Iterator[str]:
 
 def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Progress | None = None) -> Comparison:
     """Measure and judge every pair of the plans."""
-    rows = [(each, *row) for each in plans for row in each.pairs()]
-    jobs = [_job(row, tolerance) for row in rows]
-    work = [job for job in jobs if isinstance(job, Job)]
-    numbers = get_engine().measure(work, _counting(progress, sum(job.reference.count for job in work)))
+    rows = [Row(each, *row) for each in plans for row in each.pairs()]
+    scale = gradient_scale(row.reference for row in rows)
+    works = [_work(row, tolerance, scale) for row in rows]
+    jobs = [work for work in works if isinstance(work, Job)]
+    numbers = get_engine().measure(jobs, _counting(progress, sum(job.reference.count for job in jobs)))
     pairs = [
-        _pair(order, *row, job, next(numbers) if isinstance(job, Job) else None)
-        for order, (row, job) in enumerate(zip(rows, jobs, strict=True))
+        replace(
+            _pair(order, row, work, next(numbers) if isinstance(work, Job) else None),
+            scale=scale if is_gradient(row.reference) else 1.0,
+        )
+        for order, (row, work) in enumerate(zip(rows, works, strict=True))
     ]
-    return Comparison(
-        kind="checkpoint",
+    recorded = all(each.recorded for each in plans)
+    comparison = Comparison(
+        kind="recording" if recorded else "checkpoint",
         reference=plans[0].reference.side(),
-        candidates=tuple(_labelled(each) for each in plans),
+        candidates=tuple(replace(each.candidate.side(), label=each.label) for each in plans),
         tolerance=tolerance,
         pairs=tuple(pairs),
         leftovers=tuple(left for each in plans for left in each.leftovers()),
         groups=rules.groups,
         notes=tuple(dict.fromkeys(note for each in plans for note in each.notes)),
     )
+    if not recorded:
+        return comparison
+    sources = {each.label: (each.reference, each.candidate) for each in plans}
+    return explain(comparison, sources, [(row.reference, row.candidate) for row in rows])
 
 
-def _labelled(plan: Plan) -> Side:
-    return replace(plan.candidate.side(), label=plan.label)
+@dataclass(frozen=True)
+class Row:
+    """Hold a pair before it is measured."""
+
+    plan: Plan
+    match: Match
+    reference: TensorRef
+    candidate: TensorRef
 
 
-def _job(row: tuple[Plan, Match, TensorRef, TensorRef], tolerance: Tolerance) -> Job | Verdict:
+def _work(row: Row, tolerance: Tolerance, scale: float) -> Job | Known:
     """Return the work to do for a pair, or the verdict that needs none."""
-    _, _, reference, candidate = row
-    if reference.shape != candidate.shape:
-        return Verdict.SHAPE
-    if reference.missing or candidate.missing:
-        return Verdict.NOT_COMPARED
-    return Job(reference, candidate, *tolerance.for_pair(reference.dtype, candidate.dtype))
+    atol, rtol = tolerance.for_pair(row.reference.dtype, row.candidate.dtype)
+    atol *= scale if is_gradient(row.reference) else 1.0
+    return known(row.reference, row.candidate, atol, rtol) or Job(row.reference, row.candidate, atol, rtol)
 
 
-def _pair(
-    order: int,
-    plan: Plan,
-    match: Match,
-    reference: TensorRef,
-    candidate: TensorRef,
-    job: Job | Verdict,
-    metrics: Metrics | None,
-) -> Pair:
+def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None) -> Pair:
+    reference, candidate = row.reference, row.candidate
     same_dtype = reference.dtype.name == candidate.dtype.name
-    verdict = job if isinstance(job, Verdict) else judge(metrics, same_dtype) if metrics else Verdict.NOT_COMPARED
+    if isinstance(work, Known):
+        verdict, metrics, note = work.verdict, work.metrics, work.note
+    else:
+        assert metrics is not None
+        verdict, note = judge(metrics, same_dtype), ""
+    if not (note or same_dtype):
+        note = "the dtypes differ; compared after widening both"
     return Pair(
-        candidate=plan.label,
-        reference_name=match.reference,
-        candidate_name=match.candidate,
-        matched_by=match.matched_by,
+        candidate=row.plan.label,
+        reference_name=row.match.reference,
+        candidate_name=row.match.candidate,
+        matched_by=row.match.matched_by,
         verdict=verdict,
         shape=(reference.shape, candidate.shape),
         dtype=(reference.dtype.name, candidate.dtype.name),
         order=order,
         metrics=metrics,
-        atol=job.atol if isinstance(job, Job) else 0.0,
-        rtol=job.rtol if isinstance(job, Job) else 0.0,
-        note=_note(reference, candidate, same_dtype),
+        atol=work.atol,
+        rtol=work.rtol,
+        slot=reference.meta.get("slot"),
+        note=note,
     )
-
-
-def _note(reference: TensorRef, candidate: TensorRef, same_dtype: bool) -> str:
-    if reference.missing or candidate.missing:
-        return reference.missing or candidate.missing or ""
-    if reference.shape != candidate.shape:
-        return "the same number of elements" if reference.count == candidate.count else ""
-    return "" if same_dtype else "the dtypes differ; compared after widening both"
 
 
 def _counting(progress: Progress | None, total: int) -> Callable[[int], None] | None:

@@ -46,6 +46,7 @@ class Pair:
     metrics: Metrics | None = None
     atol: float = 0.0  # the tolerance this pair was judged at
     rtol: float = 0.0
+    scale: float = 1.0  # what the tolerance's atol was multiplied with: gradients are judged on their own scale
     slot: str | None = None  # recordings: output, input, grad_output, param_grad, ...
     note: str = ""
 
@@ -81,6 +82,7 @@ class Leftover:
     shape: Shape
     dtype: str
     hint: str = ""  # did you mean ...
+    counts: bool = True  # a difference; the inner sites of a recording without a partner are only listed
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Comparison:
     def outcome_of(self, candidate: str) -> Outcome:
         """Return the judgement of one candidate."""
         pairs = [pair for pair in self.pairs if pair.candidate == candidate]
-        leftovers = sum(left.candidate == candidate for left in self.leftovers)
+        leftovers = sum(left.candidate == candidate and left.counts for left in self.leftovers)
         compared = sum(pair.metrics.count for pair in pairs if pair.metrics)
         return outcome((pair.verdict for pair in pairs), leftovers, compared)
 
@@ -200,8 +202,8 @@ class Comparison:
             if pair.metrics is None or pair.metrics.needed_tolerance == float("inf"):
                 return None
             exact = pair.metrics.unequal and all(dtype.exact for dtype in _dtypes(pair))
-            needed = max(needed, pair.metrics.max_abs if exact else pair.metrics.needed_tolerance)
-        return needed if self.pairs and not self.leftovers else None
+            needed = max(needed, (pair.metrics.max_abs if exact else pair.metrics.needed_tolerance) / pair.scale)
+        return needed if self.pairs and not any(left.counts for left in self.leftovers) else None
 
     def worst(self, top: int | None = None) -> list[Pair]:
         """Return the pairs that are not identical, worst first."""
@@ -210,7 +212,11 @@ class Comparison:
 
     def judged_at(self, tolerance: Tolerance) -> Comparison:
         """Return the same numbers judged at another tolerance."""
-        return replace(self, tolerance=tolerance, pairs=tuple(_rejudged(pair, tolerance) for pair in self.pairs))
+        pairs = tuple(_rejudged(pair, tolerance) for pair in self.pairs)
+        failing = {pair.name for pair in pairs if not pair.verdict.passed}
+        # which site diverges first was found at one tolerance; it stays only if it still diverges
+        first = self.first_divergence if (self.first_divergence or {}).get("name") in failing else None
+        return replace(self, tolerance=tolerance, pairs=pairs, first_divergence=first)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, ready for JSON."""
@@ -257,6 +263,7 @@ def _rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
     if pair.metrics is None:
         return pair
     atol, rtol = tolerance.for_pair(*_dtypes(pair))
+    atol *= pair.scale
     if (atol, rtol) == (pair.atol, pair.rtol):
         return pair
     verdict, note = rejudge(pair.metrics, pair.dtype[0] == pair.dtype[1], atol, rtol)

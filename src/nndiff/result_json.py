@@ -160,6 +160,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "dtype": list(pair.dtype),
         "atol": pair.atol,
         "rtol": pair.rtol,
+        "scale": pair.scale,
         "note": pair.note,
         "metrics": _metrics(pair.metrics),
     }
@@ -205,6 +206,7 @@ def _pair_back(data: dict[str, Any]) -> Pair:
         metrics=_metrics_back(data["metrics"]),
         atol=_number(data["atol"]),
         rtol=_number(data["rtol"]),
+        scale=_number(data["scale"]),
         slot=data["slot"],
         note=data["note"],
     )

@@ -20,6 +20,7 @@ Shape = tuple[int, ...]
 MOST_AXES = 64 if int(np.__version__.split(".")[0]) >= 2 else 32  # what NumPy can hold
 _KEPT = 16  # unpacked tensors at once: both sides of a pair and then some
 
+
 class Data(Protocol):
     """Reach the elements of one tensor, in C order whatever their order in the file."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from nndiff.errors import SourceError
@@ -52,8 +53,15 @@ def _open_path(path: str, part: str) -> Source:
 
 
 def _open_folder(path: str, part: str) -> Source:
-    from nndiff.sources import distributed, folder
+    from nndiff.recording.folder import is_recording
+    from nndiff.sources import distributed, folder, saved_outputs
 
+    if is_recording(Path(path)):
+        from nndiff.recording.reader import open_recording
+
+        return open_recording(path).source()
+    if saved_outputs.is_saved_outputs(path):
+        return saved_outputs.open_saved_outputs(path, _open_plain)
     if distributed.is_distributed(path):
         return distributed.open_distributed(path, part)
     return _below(folder.open_folder(path, _open_plain), part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
 from nndiff.names import natural_key
-from nndiff.sources.source import Source
+from nndiff.sources.json_text import read_json
+from nndiff.sources.source import Source, shown
 from nndiff.tensors import TensorRef
 
-_INDEX_LIMIT = 32 << 20
 _MOST_FILES = 100_000
 _INDEXES = (
     "model.safetensors.index.json",
@@ -86,7 +85,7 @@ def open_index(path: str, open_file: OpenFile) -> Source:
         merged.add(shard, open_file(os.path.join(folder, shard)), lambda each: each)
     for name, shard in weight_map.items():
         if merged.origin.get(name) != shard:
-            raise SourceError(path, f"says that {shard!r} holds {name!r}, and it does not")
+            raise SourceError(path, f"says that {shown(shard)} holds {shown(name)}, and it does not")
     return merged.source("sharded")
 
 
@@ -97,20 +96,17 @@ def looks_like_index(head: bytes) -> bool:
 
 def read_index(path: str) -> dict[str, str]:
     """Return {tensor: shard} of an index file; shards must lie beside it."""
-    window = Window(RegularFile(path))
-    if window.size > _INDEX_LIMIT:
-        raise UnsafeFileError(path, f"an index of {window.size} bytes; more than {_INDEX_LIMIT} are not read")
-    try:
-        found: Any = json.loads(window.read(0, window.size))
-        weight_map = found["weight_map"]
-        pairs = [(name, shard) for name, shard in weight_map.items() if isinstance(shard, str)]
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        raise SourceError(path, "JSON, but not the index of a sharded checkpoint (it has no weight_map)") from None
+    weight_map = read_json(Window(RegularFile(path)), "an index").get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise SourceError(path, "JSON, but not the index of a sharded checkpoint (it has no weight_map)")
+    pairs = [(name, shard) for name, shard in weight_map.items() if isinstance(shard, str)]
     if len(pairs) != len(weight_map) or not pairs:
         raise SourceError(path, "its weight_map does not name a shard for every tensor")
     for _, shard in pairs:
         if shard in ("", ".", "..") or "/" in shard or "\\" in shard or "\0" in shard:
-            raise UnsafeFileError(path, f"names a shard outside its own folder: {shard!r}")
+            raise UnsafeFileError(path, f"names a shard outside its own folder: {shown(shard)}")
+        if shard.endswith(".json"):
+            raise UnsafeFileError(path, f"names an index as a shard: {shown(shard)}")
     return dict(pairs)
 
 
@@ -128,7 +124,7 @@ class _Merged:
         for tensor in opened.tensors.values():
             name = rename(tensor.name)
             if name in self.tensors:
-                raise SourceError(self.path, f"{self.origin[name]!r} and {file!r} both hold {name!r}")
+                raise SourceError(self.path, f"{shown(self.origin[name])} and {shown(file)} both hold {shown(name)}")
             self.tensors[name] = tensor.renamed(name)
             self.origin[name] = file
         self.others.update({f"{file}::{key}": value for key, value in opened.others.items()})
@@ -144,8 +140,8 @@ def _config(path: str, names: list[str]) -> dict[str, Any]:
         return {}
     try:
         window = Window(RegularFile(os.path.join(path, "config.json")))
-        found = json.loads(window.head(1 << 20))
+        found = read_json(window, "a config")
         wanted = ("model_type", "architectures", "torch_dtype", "dtype", "transformers_version")
         return {key: found[key] for key in wanted if isinstance(found.get(key), (str, list))}
-    except (SourceError, ValueError, RecursionError, AttributeError):
+    except SourceError:
         return {}

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, opaque
 from nndiff.dtypes import from_numpy as dtype_from_numpy
 from nndiff.errors import SourceError
-from nndiff.sources.source import Source, by_name
+from nndiff.sources.source import Source, by_name, shown
+from nndiff.sources.torch_objects import SPARSE_PARTS
 from nndiff.tensors import MemoryData, NoData, TensorRef
 
 _DEEPEST = 100
@@ -29,14 +30,15 @@ def open_memory(value: Any, label: str = "") -> Source:
     return Source(label, "mapping" if isinstance(value, Mapping) else "sequence", tensors)
 
 
-def tensor_from(name: str, value: Any) -> TensorRef | None:
-    """Return an array, a torch tensor or a number as a TensorRef, or None for anything else."""
+def tensors_from(name: str, value: Any) -> Iterator[TensorRef]:
+    """Yield an array, a torch tensor or a number as a TensorRef, a sparse or quantised one as several."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _from_torch(name, value, torch)
-    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)) or hasattr(value, "__array__"):
-        return _from_numpy(name, np.asarray(value))
-    return None
+        yield from _from_torch(name, value.detach(), torch)
+    elif isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        found = _from_numpy(name, np.asarray(value))
+        if found is not None:
+            yield found
 
 
 def _from_numpy(name: str, array: NDArray[Any]) -> TensorRef | None:
@@ -49,17 +51,39 @@ def _from_numpy(name: str, array: NDArray[Any]) -> TensorRef | None:
     return TensorRef(name, array.shape, dtype, MemoryData(raw), storage_id=id(array))
 
 
-def _from_torch(name: str, tensor: Any, torch: Any) -> TensorRef:
+def _from_torch(name: str, tensor: Any, torch: Any) -> Iterator[TensorRef]:
+    """Yield a tensor under the names its file would give it."""
+    if tensor.layout != torch.strided:
+        for part in SPARSE_PARTS.get(str(tensor.layout), ()):
+            read = getattr(tensor, f"_{part}" if tensor.layout == torch.sparse_coo else part)
+            yield from _from_torch(f"{name}.{part}", read(), torch)
+    elif tensor.is_quantized:
+        yield from _from_torch(name, tensor.int_repr(), torch)
+        for part, value in _scheme(tensor, torch).items():
+            yield from tensors_from(f"{name}.{part}", value)
+    else:
+        yield _strided(name, tensor, torch)
+
+
+def _scheme(tensor: Any, torch: Any) -> dict[str, Any]:
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+    return {
+        "scales": tensor.q_per_channel_scales(),
+        "zero_points": tensor.q_per_channel_zero_points(),
+        "axis": tensor.q_per_channel_axis(),
+    }
+
+
+def _strided(name: str, tensor: Any, torch: Any) -> TensorRef:
+    if tensor.dtype == torch.complex32:  # a type NumPy does not have; two halves, as its file is read
+        tensor = torch.view_as_real(tensor.resolve_conj())
     type_name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.is_quantized:
-        tensor, type_name = tensor.int_repr(), str(tensor.int_repr().dtype).removeprefix("torch.")
     dtype = DTYPES.get(type_name) or opaque(type_name)
     shape = tuple(tensor.shape)
     if tensor.device.type == "meta":
         return TensorRef(name, shape, dtype, NoData("on the meta device: it has no elements"))
-    plain = tensor.detach()
-    plain = plain.to_dense() if plain.layout != torch.strided else plain
-    plain = plain.cpu().resolve_conj().resolve_neg()
+    plain = tensor.cpu().resolve_conj().resolve_neg()
     if dtype.storage != np.dtype(dtype.name if dtype.name in np.sctypeDict else "V1"):
         plain = plain.contiguous().view(torch.uint8 if dtype.itemsize == 1 else torch.int16)
     raw = plain.numpy().view(dtype.storage)
@@ -93,7 +117,15 @@ def _named(label: str, value: Any, prefix: str, depth: int) -> Iterator[TensorRe
             continue
         if each is None:
             continue
-        tensor = tensor_from(name, each)
-        if tensor is None:
-            raise SourceError(label, f"{name!r} is a {type(each).__name__}, not a tensor, an array or a number")
-        yield tensor
+        found = list(_read(label, name, each))
+        if not found:
+            raise SourceError(label, f"{shown(name)} is a {type(each).__name__}, not a tensor, an array or a number")
+        yield from found
+
+
+def _read(label: str, name: str, value: Any) -> Iterator[TensorRef]:
+    try:
+        yield from tensors_from(name, value)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SourceError(label, f"{shown(name)} cannot be read as an array: {reason}") from None

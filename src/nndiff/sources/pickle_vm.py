@@ -20,6 +20,7 @@ from nndiff.files import Window
 # tensors takes half a million.
 _MOST_STEPS = 4_000_000
 _MOST_BYTES = 64 << 20  # of text and numbers that become Python objects, fourfold in the worst case
+_SMALL = 64  # bytes that count as part of their step
 _MOST_GLOBALS = 20_000
 _LONGEST_NAME = 1000
 _LONGEST_LINE = 1 << 16
@@ -74,6 +75,10 @@ class Persistent:
     id: Any
 
 
+class NotKnownError(TypeError):
+    """Say that a pickle is sound and holds something nndiff does not know."""
+
+
 Handler = Callable[[tuple[Any, ...]], Any]
 
 
@@ -89,13 +94,13 @@ class Budget:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._steps = _MOST_STEPS
+        self.steps = _MOST_STEPS
         self._bytes = _MOST_BYTES
 
-    def step(self, count: int = 1) -> None:
+    def step(self, count: int) -> None:
         """Spend steps."""
-        self._steps -= count
-        if self._steps < 0:
+        self.steps -= count
+        if self.steps < 0:
             raise UnsafeFileError(self._path, f"its pickle takes more than {_MOST_STEPS} steps; not read")
 
     def hold(self, size: int) -> None:
@@ -124,6 +129,7 @@ class PickleMachine:
         self._end = self._base + window.size
         self._at = self._base
         self._stack: list[Any] = []
+        self.push = self._stack.append
         self._memo: dict[int, Any] = {}
         self._budget = budget or Budget(window.path)
         self._globals: dict[tuple[str, str], Global] = {}
@@ -131,12 +137,15 @@ class PickleMachine:
 
     def load(self) -> Any:
         """Return the object of the next pickle in the window."""
-        self._stack, self._memo = [], {}
+        self._stack.clear()
+        self._memo = {}
         try:
             self._run()
             if len(self._stack) != 1:
                 raise ValueError("stack")
             return self._stack[0]
+        except NotKnownError as error:
+            raise SourceError(self._window.path, str(error)) from None
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, struct.error, RecursionError):
             raise SourceError(
                 self._window.path, f"its pickle is damaged or not a pickle at all (byte {self.position})"
@@ -148,13 +157,15 @@ class PickleMachine:
         return self._at - self._base
 
     def _run(self) -> None:
-        operations = _OPERATIONS
-        while self._at < self._end:
-            code = self._buffer[self._at]
+        operations, buffer, budget, end = _OPERATIONS, self._buffer, self._budget, self._end
+        while self._at < end:
+            code = buffer[self._at]
             self._at += 1
             if code == 0x2E:  # STOP
                 return
-            self._budget.step()
+            budget.steps -= 1
+            if budget.steps < 0:
+                budget.step(0)
             operations[code](self)
         raise ValueError("no STOP")
 
@@ -166,12 +177,20 @@ class PickleMachine:
         if size < 0 or stop > self._end:
             raise ValueError("truncated")
         self._at = stop
-        self._budget.hold(size)
+        if size > _SMALL:
+            self._budget.hold(size)
         return bytes(self._buffer[start:stop])
 
     def number(self, size: int) -> int:
         """Return the next unsigned number."""
         return int.from_bytes(self.take(size), "little")
+
+    def byte(self) -> int:
+        """Return the next byte as a number."""
+        self._at += 1
+        if self._at > self._end:
+            raise ValueError("truncated")
+        return int(self._buffer[self._at - 1])
 
     def line(self) -> bytes:
         """Return the next line without its end."""
@@ -205,16 +224,20 @@ class PickleMachine:
 
     # the stack
 
-    def push(self, value: Any) -> None:
-        """Put a value on the stack."""
-        self._stack.append(value)
-
     def pop(self) -> Any:
         """Take the top of the stack, which must not be a mark."""
         value = self._stack.pop()
         if value is _MARK:
             raise ValueError("mark")
         return value
+
+    def pop_many(self, size: int) -> list[Any]:
+        """Take some values from the top of the stack, none of which may be a mark."""
+        found = self._stack[-size:]
+        if len(found) < size or any(value is _MARK for value in found):
+            raise ValueError("mark")
+        del self._stack[-size:]
+        return found
 
     def pop_mark(self) -> list[Any]:
         """Take everything above the last mark."""
@@ -420,8 +443,8 @@ def _append_many(machine: PickleMachine) -> None:
 
 
 def _tuple_of(machine: PickleMachine, size: int) -> None:
-    items = [machine.pop() for _ in range(size)]
-    machine.push(tuple(reversed(items)))
+    items = machine.pop_many(size)
+    machine.push(tuple(items))
 
 
 def _unknown(machine: PickleMachine) -> None:
@@ -448,22 +471,22 @@ def _table() -> list[Operation]:
         0x89: lambda m: m.push(False),
         ord("I"): _int_line,
         ord("J"): lambda m: m.push(int.from_bytes(m.take(4), "little", signed=True)),
-        ord("K"): lambda m: m.push(m.number(1)),
+        ord("K"): lambda m: m.push(m.byte()),
         ord("M"): lambda m: m.push(m.number(2)),
         ord("L"): lambda m: m.push(_whole(m.line().rstrip(b"L"))),
-        0x8A: lambda m: _long(m, m.number(1)),
+        0x8A: lambda m: _long(m, m.byte()),
         0x8B: lambda m: _long(m, m.number(4)),
         ord("F"): lambda m: m.push(float(m.line())),
         ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
         ord("S"): _quoted,
         ord("T"): lambda m: m.push(m.string(m.number(4))),
-        ord("U"): lambda m: m.push(m.string(m.number(1))),
+        ord("U"): lambda m: m.push(m.string(m.byte())),
         ord("V"): lambda m: m.push(str(m.line(), "raw-unicode-escape")),
         ord("X"): lambda m: m.push(m.text(m.number(4))),
-        0x8C: lambda m: m.push(m.text(m.number(1))),
+        0x8C: lambda m: m.push(m.text(m.byte())),
         0x8D: lambda m: m.push(m.text(m.number(8))),
         ord("B"): lambda m: m.push(m.span(m.number(4))),
-        ord("C"): lambda m: m.push(m.span(m.number(1))),
+        ord("C"): lambda m: m.push(m.span(m.byte())),
         0x8E: lambda m: m.push(m.span(m.number(8))),
         0x96: lambda m: m.push(m.span(m.number(8))),
         ord("c"): lambda m: m.push(m.find(str(m.line(), "utf-8"), str(m.line(), "utf-8"))),
@@ -493,10 +516,10 @@ def _table() -> list[Operation]:
         ord("s"): _set_item,
         ord("u"): _set_items,
         ord("g"): lambda m: m.recall(_whole(m.line())),
-        ord("h"): lambda m: m.recall(m.number(1)),
+        ord("h"): lambda m: m.recall(m.byte()),
         ord("j"): lambda m: m.recall(m.number(4)),
         ord("p"): lambda m: m.remember(_whole(m.line())),
-        ord("q"): lambda m: m.remember(m.number(1)),
+        ord("q"): lambda m: m.remember(m.byte()),
         ord("r"): lambda m: m.remember(m.number(4)),
         0x94: lambda m: m.remember(len(m._memo)),
         0x82: _refuse,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from nndiff.dtypes import DTYPES, DType, opaque
-from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
-from nndiff.sources.source import Source, by_name
-from nndiff.tensors import FileData, TensorRef
-
-# The format allows 100 MB, Python needs tenfold to hold it; a thousand tensors need 0.1 MB.
-HEADER_LIMIT = 32 << 20
+from nndiff.sources.json_text import read_json
+from nndiff.sources.source import Source, by_name, shown
+from nndiff.tensors import MOST_AXES, FileData, TensorRef
 
 _DTYPES = {
     "F64": "float64",
@@ -60,9 +57,7 @@ def read_header(window: Window) -> tuple[list[TensorRef], dict[str, str]]:
     length = int.from_bytes(window.read(0, 8), "little")
     if length > window.size - 8:
         raise SourceError(path, f"claims a header of {length} bytes in a file of {window.size}: truncated or damaged")
-    if length > HEADER_LIMIT:
-        raise UnsafeFileError(path, f"claims a header of {length} bytes; more than {HEADER_LIMIT} are not read")
-    header = _parse(path, window.read(8, length))
+    header = read_json(window.sub(8, length), "a safetensors header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         raise SourceError(path, "the metadata of its header is not an object")
@@ -72,38 +67,21 @@ def read_header(window: Window) -> tuple[list[TensorRef], dict[str, str]]:
     return tensors, {str(key): str(value) for key, value in metadata.items()}
 
 
-def _parse(path: str, text: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
-    except (ValueError, RecursionError):
-        raise SourceError(path, "the header of the safetensors file is not valid JSON") from None
-    if not isinstance(header, dict):
-        raise SourceError(path, "the header of the safetensors file is not an object")
-    return header
-
-
-def _unique(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise SourceError(path, f"holds two tensors of the name {twice!r}")
-    return found
-
-
 def _tensor(path: str, name: str, entry: Any, data: Window) -> TensorRef:
     try:
         code, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         numbers = (*shape, start, stop)
     except (TypeError, KeyError, ValueError):
-        raise SourceError(path, f"the header entry of {name!r} is not a tensor") from None
+        raise SourceError(path, f"the header entry of {shown(name)} is not a tensor") from None
+    if len(shape) > MOST_AXES:
+        raise SourceError(path, f"tensor {shown(name)} has {len(shape)} axes; more than {MOST_AXES} are not read")
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise SourceError(path, f"tensor {name!r} has sizes that are not whole numbers of zero or more")
+        raise SourceError(path, f"tensor {shown(name)} has sizes that are not whole numbers of zero or more")
     dtype, shape, nbytes = _layout(path, name, code, shape)
     if stop - start != nbytes:
-        raise SourceError(path, f"tensor {name!r} needs {nbytes} bytes and claims {stop - start}")
+        raise SourceError(path, f"tensor {shown(name)} needs {nbytes} bytes and claims {stop - start}")
     if stop > data.size:
-        raise SourceError(path, f"tensor {name!r} ends at byte {stop} of {data.size}: the file is truncated")
+        raise SourceError(path, f"tensor {shown(name)} ends at byte {stop} of {data.size}: the file is truncated")
     window = data.sub(start, nbytes)
     return TensorRef(name, shape, dtype, FileData(window, dtype.storage), storage_id=(path, window.start))
 
@@ -113,10 +91,10 @@ def _layout(path: str, name: str, code: Any, shape: tuple[int, ...]) -> tuple[DT
     if isinstance(code, str) and code in _PACKED_BITS:
         bits = count * _PACKED_BITS[code]
         if bits % 8:
-            raise SourceError(path, f"tensor {name!r} of {code} does not fill whole bytes")
+            raise SourceError(path, f"tensor {shown(name)} of {code} does not fill whole bytes")
         return opaque(code.lower()), (bits // 8,), bits // 8
     if not isinstance(code, str) or code not in _DTYPES:
-        raise SourceError(path, f"tensor {name!r} has the unknown dtype {code!r}")
+        raise SourceError(path, f"tensor {shown(name)} has the unknown dtype {shown(code)}")
     dtype = DTYPES[_DTYPES[code]]
     return dtype, shape, count * dtype.itemsize
 
@@ -126,7 +104,7 @@ def _check_overlap(path: str, tensors: list[TensorRef]) -> None:
     end = 0
     for tensor in sorted(tensors, key=_start):
         if tensor.nbytes and _start(tensor) < end:
-            raise SourceError(path, f"tensor {tensor.name!r} overlaps the one before it")
+            raise SourceError(path, f"tensor {shown(tensor.name)} overlaps the one before it")
         end = max(end, _start(tensor) + tensor.nbytes)
 
 

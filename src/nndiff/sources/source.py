@@ -11,6 +11,9 @@ from nndiff.names import looks_trainable
 from nndiff.result import Side
 from nndiff.tensors import TensorRef
 
+# what a recording knows of its model and a result need not repeat
+_TOO_LONG = frozenset(("modules", "shared", "dropout_active", "inputs"))
+
 
 @dataclass(frozen=True)
 class Source:
@@ -30,7 +33,7 @@ class Source:
         notes = list(self.notes)
         if self.part:
             notes.append(f"compared: {self.part!r}")
-        if self.others:
+        if self.others and self.kind != "recording":
             notes.append(f"also in the file and not compared: {self._beside()}")
         return Side(
             label=self.label,
@@ -40,7 +43,7 @@ class Source:
             trainable=sum(each.count for each in self.tensors.values() if looks_trainable(each.name, each.dtype)),
             nbytes=sum(tensor.nbytes for tensor in self.tensors.values()),
             notes=tuple(notes),
-            meta=self.meta,
+            meta={key: value for key, value in self.meta.items() if key not in _TOO_LONG},
         )
 
     def _beside(self) -> str:

@@ -16,9 +16,9 @@ from nndiff.sources.archives import Zip
 from nndiff.sources.arrays import NUMPY_HANDLERS, Array, array_ref, set_state
 from nndiff.sources.pickle_vm import Budget, Handler, LongText, Object, PickleMachine, Span, add_pairs
 from nndiff.sources.source import Source, by_name, shown
-from nndiff.sources.torch_objects import TORCH_HANDLERS, Storage, Tensor, storage_dtype, tensor_ref
-from nndiff.sources.tree import Tree, shortened
-from nndiff.tensors import FileData, LateData, MemoryData, StridedFileData, TensorRef
+from nndiff.sources.torch_objects import TORCH_HANDLERS, Scale, Storage, Tensor, storage_dtype, tensor_ref
+from nndiff.sources.tree import Nodes, Tree, shortened
+from nndiff.tensors import FileData, LateData, MemoryData, TensorRef
 
 # the first pickle of a legacy file is this number
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
@@ -138,6 +138,8 @@ def load_legacy(window: Window, budget: Budget | None = None) -> Loaded:
     keys = machine.load()
     swapped = isinstance(system, dict) and system.get("little_endian") is False
     _place(window, machine.position, keys, storages, swapped)
+    if any(storage.window is None for storage in storages.values()):
+        raise SourceError(window.path, "some of its storages are missing: the file is damaged")
     return Loaded(root, list(machine.foreign))
 
 
@@ -264,22 +266,35 @@ _HANDLERS: dict[str, Handler] = {
 
 def is_leaf(node: Any) -> bool:
     """Tell whether a node of a pickle is a tensor."""
-    return isinstance(node, Tensor) or (isinstance(node, Array) and not node.scalar)
+    return isinstance(node, (Tensor, Scale)) or (isinstance(node, Array) and not node.scalar)
+
+
+def is_number(node: Any) -> bool:
+    """Tell whether a node is a number, Python's or NumPy's."""
+    return isinstance(node, (bool, int, float, complex)) or (isinstance(node, Array) and node.scalar)
+
+
+def attributes(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what a tensor carries beside its elements: scales, the attributes of a subclass."""
+    for part in node.parts if isinstance(node, Tensor) else ():
+        yield from part.items()
 
 
 def as_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
     """Choose the model in a loaded object and name its tensors."""
-    tree = Tree(path, loaded.root, is_leaf)
+    tree = Tree(path, loaded.root, Nodes(is_leaf, is_number, attributes))
     chosen = tree.choose(part)
     others = dict(chosen.others)
     tensors: list[TensorRef] = []
+    held: dict[object, int] = {}
     for name, leaf in tree.leaves(chosen, with_numbers=bool(part)):
         ref = _ref(path, name, leaf)
         if ref is None:
             others[name] = "an array of objects or text"
-        else:
-            tensors.append(ref)
-    _check_claims(path, tensors)
+            continue
+        tensors.append(ref)
+        held[ref.storage_id] = _held(leaf, ref)
+    _check_claims(path, tensors, sum(held.values()))
     where = f"{path}::{part}" if part else path
     return Source(where, kind, by_name(path, tensors), chosen.key, shortened(others), tuple(loaded.foreign))
 
@@ -289,28 +304,32 @@ def _ref(path: str, name: str, leaf: Any) -> TensorRef | None:
         return tensor_ref(path, name, leaf)
     if isinstance(leaf, Array):
         return array_ref(path, name, leaf)
-    return _number(name, leaf)
+    return _number(name, leaf.value if isinstance(leaf, Scale) else leaf)
 
 
-def _check_claims(path: str, tensors: list[TensorRef]) -> None:
+def _held(leaf: Any, ref: TensorRef) -> int:
+    """Return the bytes of a tensor's storage."""
+    storage = leaf.storage if isinstance(leaf, Tensor) else None
+    return storage.count * storage.dtype.itemsize if storage else ref.nbytes
+
+
+def _check_claims(path: str, tensors: list[TensorRef], held: int) -> None:
     """Refuse a file whose tensors repeat their storages until comparing them would take days."""
-    held: dict[object, int] = {}
-    for tensor in tensors:
-        held[tensor.storage_id] = max(held.get(tensor.storage_id, 0), min(tensor.nbytes, _held(tensor)))
     claimed = sum(tensor.nbytes for tensor in tensors if not tensor.missing)
-    if claimed > max(64 * sum(held.values()), _MOST_CLAIMED):
-        raise UnsafeFileError(path, f"its tensors claim {claimed} bytes by repeating a few storages; not read")
+    if claimed > max(64 * held, _MOST_CLAIMED):
+        raise UnsafeFileError(path, f"its tensors claim {claimed} bytes by repeating storages of {held}; not read")
 
 
-def _held(tensor: TensorRef) -> int:
-    """Return the bytes a tensor's elements take in the file, repeated ones once."""
-    data = tensor.data
-    return data.window.size if isinstance(data, (FileData, StridedFileData)) else tensor.nbytes
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _number(name: str, value: bool | int | float | complex) -> TensorRef:
     kinds = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
     dtype = DTYPES[kinds[type(value)]]
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        dtype, value = DTYPES["float64"], float(value) if value.bit_length() < 1000 else math.copysign(math.inf, value)
+        dtype, value = DTYPES["float64"], _as_float(value)
     return TensorRef(name, (), dtype, MemoryData(np.array(value).astype(dtype.storage).reshape(())))

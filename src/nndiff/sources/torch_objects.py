@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
-from nndiff.sources.pickle_vm import Global, Handler
+from nndiff.sources.pickle_vm import Global, Handler, NotKnownError
 from nndiff.sources.source import shown
 from nndiff.tensors import (
     MOST_AXES,
@@ -84,6 +84,13 @@ class Tensor:
     parts: tuple[Mapping[Any, Any], ...] = ()  # scales of quantised tensors, state of subclasses
 
 
+@dataclass(frozen=True, repr=False)
+class Scale:
+    """Hold a number without which a tensor means nothing, so that it is compared like one."""
+
+    value: Any
+
+
 @dataclass(frozen=True)
 class _Flipped:
     """Hold elements that were saved as a lazy conjugate or negative of what the file holds."""
@@ -104,6 +111,7 @@ def storage_dtype(kind: Any) -> DType:
         name = _STORAGE_DTYPES.get(kind.name)
         if name:
             return DTYPES[name]
+        raise NotKnownError(f"holds a storage of {kind}, which nndiff does not read")
     raise TypeError("storage class")
 
 
@@ -115,6 +123,7 @@ def dtype_of(value: Any) -> DType:
             return DTYPES[name]
         if name in _ONE_BYTE:
             return opaque(name)
+        raise NotKnownError(f"holds elements of {value}, which nndiff does not read")
     raise TypeError("dtype")
 
 
@@ -231,7 +240,8 @@ def _rebuild_quantised(args: tuple[Any, ...]) -> Tensor:
         raise TypeError("quantiser")
     kind = str(scheme[0]) if isinstance(scheme[0], Global) else ""
     scales = "scales" if "per_channel" in kind else "scale"
-    tensor.parts = (dict(zip((scales, f"zero_point{scales[5:]}", "axis"), scheme[1:4], strict=False)),)
+    held = (Scale(each) if isinstance(each, (int, float)) else each for each in scheme[1:4])
+    tensor.parts = (dict(zip((scales, f"zero_point{scales[5:]}", "axis"), held, strict=False)),)
     return tensor
 
 

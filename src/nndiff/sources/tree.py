@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from nndiff.errors import SourceError, UnsafeFileError
-from nndiff.sources.pickle_vm import Global, Object, Span
+from nndiff.sources.pickle_vm import KEY, Global, LongText, Object, Span
+from nndiff.sources.source import shown
 
 _DEEPEST = 200
 _MOST_NAMES = 500_000
+_MOST_NAME_BYTES = 64 << 20  # a long key above many tensors is in every name
+# A pickle may name one node many times: a few hundred bytes can describe more paths than atoms.
+_MOST_STEPS = 5_000_000
+_DESCRIBED = 10_000  # tensors counted to describe a part
+_OTHERS_LISTED = 1000
 
 # Where training scripts keep the model, the most telling first.
 MODEL_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params")
+# Under these there is nothing but a model, so what holds tensors beside it is no part of it.
+_CERTAIN_KEYS = frozenset(("state_dict", "model_state_dict", "model_state"))
 # What they keep beside it. Only these may be passed over; anything else that holds tensors is compared.
 _TRAINING_KEYS = frozenset(
     (
@@ -54,19 +63,28 @@ class Part:
     node: Any
     others: dict[str, str]
     left_out: frozenset[str] = frozenset()  # keys of `node` that are not the model
+    beside: dict[Any, Any] = field(default_factory=dict)  # what stands beside `node` and holds tensors too
 
 
-IsLeaf = Callable[[Any], bool]
+@dataclass(frozen=True)
+class Nodes:
+    """Tell the nodes apart that are no containers."""
+
+    is_leaf: Callable[[Any], bool]
+    is_number: Callable[[Any], bool]
+    attributes: Callable[[Any], Iterator[tuple[Any, Any]]]  # what a leaf carries beside its elements
 
 
 class Tree:
     """Look at the nodes of a pickle once, and know which of them hold tensors."""
 
-    def __init__(self, path: str, root: Any, is_leaf: IsLeaf) -> None:
+    def __init__(self, path: str, root: Any, nodes: Nodes) -> None:
         self.path = path
         self.root = root
-        self._is_leaf = is_leaf
-        self._holding = _holding(root, is_leaf)
+        self._nodes = nodes
+        self._is_leaf = nodes.is_leaf
+        self._steps = _MOST_STEPS
+        self._holding = _holding(root, nodes)
 
     def holds(self, node: Any) -> bool:
         """Tell whether a node is a tensor or holds one."""
@@ -86,22 +104,25 @@ class Tree:
 
     def _model_below(self, part: Part) -> Part | None:
         node = part.node
-        if not isinstance(node, dict) or part.left_out:
+        if not isinstance(node, dict) or part.left_out or part.beside:
             return None
-        holding = [key for key, value in node.items() if isinstance(key, str) and self.holds(value)]
-        if any(self._is_leaf(node[key]) for key in holding if not _is_training(key)):
+        holding = [key for key, value in node.items() if self.holds(value)]
+        models = [key for key in holding if isinstance(key, str) and key in MODEL_KEYS and not self._is_leaf(node[key])]
+        unknown = [key for key in holding if key not in models and not _is_training(key)]
+        training = [key for key in node if _is_training(key)]
+        if len(models) == 1 and (not unknown or training or models[0] in _CERTAIN_KEYS):
+            beside = {key: node[key] for key in unknown}
+            others = [key for key in node if key != models[0] and key not in beside]
+            described = {**part.others, **self._described(part.key, node, others)}
+            return Part(_join(part.key, models[0]), node[models[0]], described, beside=beside)
+        if not training or not (models or unknown) or any(self._is_leaf(node[key]) for key in unknown):
             return None
-        models = sorted((key for key in holding if key in MODEL_KEYS), key=MODEL_KEYS.index)
-        unknown = [key for key in holding if key not in MODEL_KEYS and not _is_training(key)]
-        if models and not unknown:
-            chosen = models[0]
-            others = {_text(key): self.describe(value) for key, value in node.items() if key != chosen}
-            return Part(_join(part.key, chosen), node[chosen], {**part.others, **_prefixed(part.key, others)})
-        training = [key for key in node if isinstance(key, str) and _is_training(key)]
-        if not training or not (models or unknown):
-            return None
-        others = {key: self.describe(node[key]) for key in training}
-        return Part(part.key, node, {**part.others, **_prefixed(part.key, others)}, frozenset(training))
+        described = {**part.others, **self._described(part.key, node, training)}
+        return Part(part.key, node, described, frozenset(training))
+
+    def _described(self, prefix: str, node: dict[Any, Any], keys: list[Any]) -> dict[str, str]:
+        listed = {_join(prefix, _text(key)): self.describe(node[key]) for key in keys[:_OTHERS_LISTED]}
+        return {**listed, **dict.fromkeys((_text(key) for key in keys[_OTHERS_LISTED:]), "…")}
 
     def _find(self, wanted: str) -> Any:
         node, rest = self.root, wanted
@@ -110,40 +131,65 @@ class Tree:
             fitting = [key for key in children if rest == key or rest.startswith(key + ".")]
             if not fitting:
                 close = difflib.get_close_matches(rest, list(children)[:2000], 3) or list(children)[:8]
-                names = ", ".join(repr(key) for key in close) or "nothing"
-                raise SourceError(self.path, f"has no part {wanted!r}; at that place there is {names}")
+                names = ", ".join(shown(key) for key in close) or "nothing"
+                raise SourceError(self.path, f"has no part {shown(wanted)}; at that place there is {names}")
             key = max(fitting, key=len)
             node, rest = children[key], rest[len(key) + 1 :]
         return node
 
     def leaves(self, part: Part, with_numbers: bool = False) -> Iterator[tuple[str, Any]]:
         """Yield every tensor below a part with its dotted name, and plain numbers too if asked."""
-        if self._is_leaf(part.node):
-            yield part.key.rsplit(".", 1)[-1] or "tensor", part.node
+        if self._is_leaf(part.node) or self._nodes.is_number(part.node):
+            name = part.key.rsplit(".", 1)[-1] or "tensor"
+            yield from self._walk({name: part.node}, frozenset(), with_numbers)
             return
-        found = 0
-        stack: list[tuple[str, Iterator[tuple[Any, Any]], int]] = [("", _children(part.node), id(part.node))]
-        on_path = {id(part.node)}
+        if with_numbers or self.holds(part.node):
+            yield from self._walk(part.node, part.left_out, with_numbers)
+        yield from self._walk(part.beside, frozenset(), with_numbers)
+
+    def _walk(self, top: Any, left_out: frozenset[str], with_numbers: bool) -> Iterator[tuple[str, Any]]:
+        found = length = 0
+        stack = [_Level("", _children(top), id(top), with_numbers)]
+        on_path = {id(top)}
         while stack:
-            prefix, children, identity = stack[-1]
-            key, value = next(children, (None, _END))
+            level = stack[-1]
+            key, value = next(level.children, (None, _END))
+            self._step()
             if value is _END:
                 stack.pop()
-                on_path.discard(identity)
+                on_path.discard(level.identity)
                 continue
-            if len(stack) == 1 and key in part.left_out:
+            if (len(stack) == 1 and key in left_out) or (type(value) in _ATOMS and not level.with_numbers):
                 continue
-            name = _join(prefix, _text(key))
-            if self._is_leaf(value) or (with_numbers and isinstance(value, (int, float, complex))):
+            leaf = self._is_leaf(value)
+            inside = self._inside(value, level.with_numbers) if id(value) not in on_path else None
+            if not leaf and inside is None and not (level.with_numbers and self._nodes.is_number(value)):
+                continue
+            name = _join(level.prefix, _text(key))
+            length += len(name)
+            if leaf or inside is None:
                 found += 1
-                if found > _MOST_NAMES:
-                    raise UnsafeFileError(self.path, f"holds more than {_MOST_NAMES} tensors; not read")
                 yield name, value
-            elif (id(value) in self._holding or (with_numbers and _is_container(value))) and id(value) not in on_path:
+            if found > _MOST_NAMES or length > _MOST_NAME_BYTES:
+                raise UnsafeFileError(self.path, "holds more names of tensors than any model has; not read")
+            if inside is not None:
                 if len(stack) >= _DEEPEST:
                     raise UnsafeFileError(self.path, f"is nested deeper than {_DEEPEST} levels; not read")
                 on_path.add(id(value))
-                stack.append((name, _children(value), id(value)))
+                stack.append(_Level(name, inside, id(value), level.with_numbers and not leaf))
+
+    def _inside(self, node: Any, with_numbers: bool) -> Iterator[tuple[Any, Any]] | None:
+        """Return the children worth looking at, or None."""
+        if self._is_leaf(node):
+            return self._nodes.attributes(node)
+        if id(node) in self._holding or (with_numbers and _is_container(node)):
+            return _children(node)
+        return None
+
+    def _step(self) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise UnsafeFileError(self.path, f"takes more than {_MOST_STEPS} steps to look through; not read")
 
     def describe(self, node: Any) -> str:
         """Say in a few words what a node is."""
@@ -153,17 +199,34 @@ class Tree:
             return repr(node if len(node) <= 40 else node[:39] + "…")
         if node is None or isinstance(node, (bool, int, float)):
             return repr(node) if not isinstance(node, int) or node.bit_length() < 128 else "a large number"
-        if isinstance(node, Span):
+        if isinstance(node, (Span, LongText)):
             return f"{node.window.size} bytes"
         return self._describe_container(node)
 
     def _describe_container(self, node: Any) -> str:
-        count = sum(1 for _ in _limited(self.leaves(Part("", node, {})))) if self.holds(node) else 0
+        count = self._count(node) if self.holds(node) else 0
         if count:
-            return f"{count} tensor{'s' if count > 1 else ''}"
+            return f"{'at least ' if count == _DESCRIBED else ''}{count} tensor{'s' if count > 1 else ''}"
         if isinstance(node, Object):
             return f"an object of {node.made_by}" if isinstance(node.made_by, Global) else "an object"
         return f"{len(node)} entries" if isinstance(node, (dict, list, tuple)) else "something else"
+
+    def _count(self, node: Any) -> int:
+        try:
+            return sum(1 for _ in islice(self._walk(node, frozenset(), False), _DESCRIBED))
+        except UnsafeFileError:
+            return _DESCRIBED
+
+
+@dataclass(frozen=True)
+class _Level:
+    prefix: str
+    children: Iterator[tuple[Any, Any]]
+    identity: int
+    with_numbers: bool
+
+
+_ATOMS = frozenset((int, float, complex, str, bool, type(None), Global, Span))  # most of a pickle
 
 
 class _End:
@@ -171,11 +234,6 @@ class _End:
 
 
 _END = _End()
-
-
-def _limited(leaves: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for _, leaf in zip(range(100_000), leaves, strict=False):
-        yield leaf
 
 
 def _is_container(node: Any) -> bool:
@@ -216,49 +274,63 @@ def _module_children(state: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
             yield from ((key, value) for key, value in part.items() if not (kind == "_buffers" and key in left_out))
 
 
-def _holding(root: Any, is_leaf: IsLeaf) -> set[int]:
+def _holding(root: Any, nodes: Nodes) -> set[int]:
     """Return the ids of all containers from which a tensor can be reached, looking at each node once."""
-    parents: dict[int, list[int]] = {}
+    parents: dict[int, int | list[int]] = {}  # most have one, and a list takes more room than all the rest
     leaves: set[int] = set()
     stack: list[Any] = [root]
-    seen = {id(root)}
     while stack:
         node = stack.pop()
-        for _, child in _children(node):
-            if is_leaf(child):
+        for _, child in nodes.attributes(node) if nodes.is_leaf(node) else _children(node):
+            if type(child) in _ATOMS:
+                continue
+            if nodes.is_leaf(child):
                 leaves.add(id(node))
-            elif _is_container(child):
-                parents.setdefault(id(child), []).append(id(node))
-                if id(child) not in seen:
-                    seen.add(id(child))
+            if nodes.is_leaf(child) or _is_container(child):
+                before = parents.get(id(child))
+                if before is None:
+                    parents[id(child)] = id(node)
                     stack.append(child)
+                elif isinstance(before, list):
+                    before.append(id(node))
+                else:
+                    parents[id(child)] = [before, id(node)]
     holding: set[int] = set()
     todo = list(leaves)
     while todo:
         identity = todo.pop()
         if identity not in holding:
             holding.add(identity)
-            todo.extend(parents.get(identity, ()))
+            above = parents.get(identity, [])
+            todo.extend(above if isinstance(above, list) else [above])
     return holding
 
 
-def _is_training(key: str) -> bool:
+def _is_training(key: Any) -> bool:
+    if not isinstance(key, str) or len(key) > 100:
+        return False
     return key.lower() in _TRAINING_KEYS or any(word in key.lower() for word in _TRAINING_WORDS)
 
 
 def _text(key: Any) -> str:
+    """Return a key as a part of a dotted name."""
+    if isinstance(key, Object) and key.made_by == KEY:
+        key = key.args
+    if isinstance(key, tuple) and len(key) <= 16:
+        return ",".join("…" if isinstance(each, tuple) else _text(each) for each in key)
     if isinstance(key, str):
         return key
-    if isinstance(key, tuple):
-        return ",".join(_text(each) for each in key)
-    if isinstance(key, (int, float, Global)):
+    if isinstance(key, (float, Global)) or (isinstance(key, int) and key.bit_length() < 128):
         return str(key)
     return type(key).__name__.lower()
 
 
+def shortened(others: dict[str, str]) -> dict[str, str]:
+    """Return what else is in a file, as much of it as anybody reads."""
+    left = len(others) - _OTHERS_LISTED
+    listed = dict(islice(others.items(), _OTHERS_LISTED))
+    return {**listed, "…": f"{left} more"} if left > 0 else listed
+
+
 def _join(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix else key
-
-
-def _prefixed(prefix: str, others: dict[str, str]) -> dict[str, str]:
-    return {_join(prefix, key): value for key, value in others.items()}

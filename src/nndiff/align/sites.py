@@ -1,0 +1,243 @@
+"""Pairing recordings: by name, then, for what is left, by class, shape and the order of calls.
+
+One shared ReLU called three times is three separate ones in another implementation, and a Sequential has
+numbers where another has names. Between calls that are paired already, those left over on both sides are
+laid side by side in the order they ran; every pair made so says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from nndiff.align.passes import pair_by_name
+from nndiff.align.plan import Alignment, Tensors
+from nndiff.align.rules import Rename
+from nndiff.align.work import Work
+from nndiff.tensors import TensorRef
+
+GUESSED = "order"  # every rule that goes by the order of calls ends so: such a pair may be a wrong guess
+_LONGEST = 3000  # calls laid side by side at once; matching is quadratic
+
+
+@dataclass(frozen=True)
+class Call:
+    """Hold one call of a module with its recorded outputs."""
+
+    module: str
+    number: int
+    cls: str
+    order: int
+    outputs: tuple[TensorRef, ...]
+    leaf: bool
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of its outputs."""
+        return tuple(output.shape for output in self.outputs)
+
+
+def align_sites(
+    reference: Tensors,
+    candidate: Tensors,
+    renames: Sequence[Rename] = (),
+    mapping: Mapping[str, str] | None = None,
+) -> Alignment:
+    """Pair the tensors of two recordings; read nothing."""
+    work = Work(reference, candidate)
+    notes = pair_by_name(work, renames, mapping)
+    calls = calls_of(reference), calls_of(candidate)
+    same = _calls_paired_by_name(work, *calls)
+    _pair_by_content(work, *calls, same)
+    _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
+    _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
+    _pair_followers(work, same)
+    return work.alignment(notes)
+
+
+def calls_of(tensors: Tensors) -> list[Call]:
+    """Return the calls of a recording in the order in which they finished."""
+    grouped: dict[tuple[str, int], list[TensorRef]] = {}
+    for tensor in tensors.values():
+        if tensor.meta.get("slot") == "output":
+            grouped.setdefault((tensor.meta["module"], tensor.meta["call"]), []).append(tensor)
+    inner = {module.rpartition(".")[0] for module, _ in grouped}
+    found = [
+        Call(
+            module,
+            number,
+            str(outputs[0].meta.get("class", "")),
+            outputs[0].meta["order"],
+            tuple(outputs),
+            module not in inner,
+        )
+        for (module, number), outputs in grouped.items()
+    ]
+    return sorted(found, key=lambda call: call.order)
+
+
+_Paired = dict[tuple[str, int], tuple[str, int]]
+
+
+def _calls_paired_by_name(work: Work, reference: list[Call], candidate: list[Call]) -> _Paired:
+    owner = {output.name: call for call in candidate for output in call.outputs}
+    named = {(call.module, call.number): call for call in candidate}
+    found: _Paired = {}
+    for call in reference:
+        matches = (work.matches.get(output.name) for output in call.outputs)
+        other = next((owner[match.candidate] for match in matches if match and match.candidate in owner), None)
+        if other is None and not call.module:  # the models themselves belong together whatever they return
+            other = named.get((call.module, call.number))
+        if other is not None:
+            found[call.module, call.number] = (other.module, other.number)
+            _pair_outputs(work, call.outputs, other.outputs, "name")
+    return found
+
+
+def _pair_by_content(work: Work, reference: list[Call], candidate: list[Call], same: _Paired) -> None:
+    """Pair free calls of one class whose outputs are the very same bytes, where there is no second such call."""
+    taken = set(same.values())
+    left = _by_digest(call for call in reference if (call.module, call.number) not in same)
+    right = _by_digest(call for call in candidate if (call.module, call.number) not in taken)
+    for key, one in left.items():
+        other = right.get(key)
+        if one is not None and other is not None:
+            same[one.module, one.number] = (other.module, other.number)
+            _pair_outputs(work, one.outputs, other.outputs, "content")
+
+
+def _by_digest(calls: Iterable[Call]) -> dict[Hashable, Call | None]:
+    """Return calls by class and digests; None where two are alike, or too little is there to tell."""
+    found: dict[Hashable, Call | None] = {}
+    for call in calls:
+        digests = tuple(output.meta.get("digest") for output in call.outputs)
+        key = (call.cls, call.shapes, digests)
+        telling = all(digests) and any(output.count > 1 for output in call.outputs)
+        found[key] = call if telling and key not in found else None
+    return found
+
+
+def _pair_in_order(
+    work: Work,
+    reference: list[Call],
+    candidate: list[Call],
+    same: _Paired,
+    key: Callable[[Call], Hashable],
+    matched_by: str,
+) -> None:
+    """Pair free calls of equal key, in order, between those that are paired already."""
+    taken = set(same.values())
+    for left, right in _gaps(reference, candidate, same):
+        free_left = [call for call in left if (call.module, call.number) not in same][:_LONGEST]
+        free_right = [call for call in right if (call.module, call.number) not in taken][:_LONGEST]
+        if not (free_left and free_right):
+            continue
+        matcher = SequenceMatcher(None, *_numbered(free_left, free_right, key), autojunk=False)
+        for block in matcher.get_matching_blocks():
+            for step in range(block.size):
+                one, other = free_left[block.a + step], free_right[block.b + step]
+                same[one.module, one.number] = (other.module, other.number)
+                _pair_outputs(work, one.outputs, other.outputs, matched_by)
+
+
+def _numbered(left: list[Call], right: list[Call], key: Callable[[Call], Hashable]) -> tuple[list[int], list[int]]:
+    """Return keys as small numbers, which are quick to compare."""
+    numbers: dict[Hashable, int] = {}
+    one, other = ([numbers.setdefault(key(call), len(numbers)) for call in calls] for calls in (left, right))
+    return one, other
+
+
+def _gaps(reference: list[Call], candidate: list[Call], same: _Paired) -> Iterable[tuple[list[Call], list[Call]]]:
+    """Yield the stretches of calls between paired ones; pairs that cross others do not divide."""
+    place = {(call.module, call.number): index for index, call in enumerate(candidate)}
+    anchors = [
+        (index, place[same[call.module, call.number]])
+        for index, call in enumerate(reference)
+        if (call.module, call.number) in same
+    ]
+    last_ref = last_cand = 0
+    for index, other in [*_rising(anchors), (len(reference), len(candidate))]:
+        yield reference[last_ref:index], candidate[last_cand:other]
+        last_ref, last_cand = index + 1, other + 1
+
+
+def _rising(anchors: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest run of anchors that rises on both sides."""
+    tails: list[int] = []
+    best: list[int] = []  # index into anchors of the tail of each length
+    before: list[int] = []
+    for number, (_, other) in enumerate(anchors):
+        length = bisect_left(tails, other)
+        before.append(best[length - 1] if length else -1)
+        if length == len(tails):
+            tails.append(other)
+            best.append(number)
+        else:
+            tails[length], best[length] = other, number
+    found: list[tuple[int, int]] = []
+    number = best[-1] if best else -1
+    while number >= 0:
+        found.append(anchors[number])
+        number = before[number]
+    return found[::-1]
+
+
+def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorRef], matched_by: str) -> None:
+    """Pair the outputs of two calls: by their place in the tuple or dict, then by order where shapes agree."""
+    free_left = [each for each in left if each.name in work.reference]
+    free_right = [each for each in right if each.name in work.candidate]
+    by_path = {each.meta["path"]: each for each in free_right}
+    for one in list(free_left):
+        other = by_path.get(one.meta["path"])
+        if other is not None:
+            work.pair(one.name, other.name, matched_by)
+            free_left.remove(one)
+            free_right.remove(other)
+    for one, other in zip(free_left, free_right, strict=False):
+        if one.shape == other.shape:
+            work.pair(one.name, other.name, matched_by if GUESSED in matched_by else f"{matched_by}, then {GUESSED}")
+
+
+def _pair_followers(work: Work, same: _Paired) -> None:
+    """Pair what belongs to paired calls: gradients at outputs, inputs, parameters and their gradients."""
+    modules = {left: right for (left, _), (right, _) in same.items()}
+    partner = {
+        work.all_reference[match.reference].meta["order"]: work.all_candidate[match.candidate].meta["order"]
+        for match in work.matches.values()
+    }
+    keys = {_follower_key(work.all_candidate[name].meta): name for name in work.candidate}
+    for name in list(work.reference):
+        wanted = _partner_key(work.all_reference[name].meta, modules, same, partner)
+        other = keys.get(wanted) if wanted else None
+        if other is not None and other in work.candidate:
+            work.pair(name, other, "its module")
+
+
+_OF_A_TENSOR = ("param", "param_grad", "buffer", "buffer_before")
+
+
+def _follower_key(meta: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    slot = meta["slot"]
+    if slot in _OF_A_TENSOR:
+        return slot, meta["module"], meta["tensor"]
+    if meta.get("forward") is not None:
+        return slot, meta["forward"], meta["nth"]
+    return slot, meta["module"], meta["call"], meta["path"]
+
+
+def _partner_key(
+    meta: Mapping[str, Any], modules: Mapping[str, str], same: _Paired, partner: Mapping[int, int]
+) -> tuple[Hashable, ...] | None:
+    """Return the key the partner of a reference's tensor would have."""
+    slot = meta["slot"]
+    if slot in _OF_A_TENSOR:
+        module = modules.get(meta["module"])
+        return None if module is None else (slot, module, meta["tensor"])
+    if meta.get("forward") is not None:
+        forward = partner.get(meta["forward"])
+        return None if forward is None else (slot, forward, meta["nth"])
+    call = same.get((meta["module"], meta["call"]))
+    return None if call is None else (slot, *call, meta["path"])

@@ -1,0 +1,194 @@
+"""First cause against inherited error: the first site that is out while what went into it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from nndiff.judge import judge
+from nndiff.recorded import is_gradient
+from nndiff.result import Pair
+from nndiff.shortcuts import known
+from nndiff.stats import Job, get_engine
+from nndiff.tensors import TensorRef
+from nndiff.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class SitePair:
+    """Hold a judged pair with the two recorded tensors behind it."""
+
+    pair: Pair
+    reference: TensorRef
+    candidate: TensorRef
+
+    @property
+    def slot(self) -> str:
+        """Return the slot of the site."""
+        return str(self.reference.meta.get("slot"))
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether the pair is the same."""
+        return self.pair.verdict.passed
+
+
+class State(Enum):
+    """Say what is known of the inputs of a call."""
+
+    IN = "in tolerance"
+    OUT = "out of tolerance"
+    UNKNOWN = "not recorded"
+
+
+@dataclass
+class Run:
+    """Hold the judged pairs of one candidate, ready to be asked about causes."""
+
+    sites: Sequence[SitePair]
+    reference: Mapping[int, TensorRef]  # every recorded tensor by its order
+    candidate: Mapping[int, TensorRef]
+    _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for site in self.sites:
+            if site.pair.verdict is not Verdict.NOT_COMPARED:
+                self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = site.passed
+
+    def first(self) -> SitePair | None:
+        """Return the pair where the two runs part first: forward if they part there, else backward."""
+        inputs = [site for site in self.sites if site.slot == "model_input" and not site.passed]
+        if inputs:
+            return inputs[0]
+        return self._first_forward() or self._first_backward()
+
+    def _first_forward(self) -> SitePair | None:
+        failing = [site for site in self.sites if site.slot == "output" and not site.passed]
+        if not failing:
+            return None
+        states = {id(site): self.inputs_of(site) for site in failing}
+        causes = [site for site in failing if states[id(site)] is State.IN]
+        if causes:
+            return causes[0]
+        # No cause is certain. Where inputs were not recorded, the first to finish is the best that is known.
+        unknown = [site for site in failing if states[id(site)] is State.UNKNOWN]
+        return (unknown or failing)[0]
+
+    def inputs_of(self, site: SitePair) -> State:
+        """Return whether what the module was called with is in tolerance."""
+        left = {link.path: link for link in site.reference.meta.get("inputs", ()) if link.event is not None}
+        right = {link.path: link for link in site.candidate.meta.get("inputs", ()) if link.event is not None}
+        states = [self._same_input(left[path].event, right[path].event) for path in left if path in right]
+        if len(left) == len(right) and len(states) < len(left):  # called by keyword here, by position there
+            pairs = zip(left.values(), right.values(), strict=True)
+            states = [self._same_input(one.event, other.event) for one, other in pairs]
+        if State.OUT in states:
+            return State.OUT
+        return State.IN if states and State.UNKNOWN not in states else State.UNKNOWN
+
+    def _same_input(self, one: int, other: int) -> State:
+        """Return whether two recorded tensors that went into paired calls agree."""
+        key = (one, other)
+        if key not in self._judged:
+            verdict = self._measured(self.reference.get(one), self.candidate.get(other))
+            if verdict is None or verdict is Verdict.NOT_COMPARED:
+                return State.UNKNOWN
+            self._judged[key] = verdict.passed
+        return State.IN if self._judged[key] else State.OUT
+
+    def _measured(self, one: TensorRef | None, other: TensorRef | None) -> Verdict | None:
+        if one is None or other is None:
+            return None
+        atol, rtol = self._tolerance()
+        found = known(one, other, atol, rtol)
+        if found is not None:
+            return found.verdict
+        metrics = next(iter(get_engine().measure([Job(one, other, atol, rtol)])))
+        return judge(metrics, one.dtype == other.dtype)
+
+    def _tolerance(self) -> tuple[float, float]:
+        forward = next((site.pair for site in self.sites if not is_gradient(site.reference)), None)
+        return (forward.atol, forward.rtol) if forward else (0.0, 0.0)
+
+    def _first_backward(self) -> SitePair | None:
+        """Return the first gradient that is out, in the order the backward pass made them."""
+        failing = [site for site in self.sites if is_gradient(site.reference) and not site.passed]
+        at_outputs = [site for site in failing if site.slot == "grad_output"]
+        ordered = sorted(at_outputs or failing, key=lambda site: site.reference.meta["order"])
+        if ordered:
+            return ordered[0]
+        rest = [site for site in self.sites if not site.passed]
+        return rest[0] if rest else None
+
+
+def describe(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what is to be said about the first divergence, as plain data."""
+    meta = site.reference.meta
+    here, there = (
+        tree.get(side.meta["module"], {}) for tree, side in zip(modules, (site.reference, site.candidate), strict=True)
+    )
+    found = {
+        "name": site.pair.name,
+        "candidate_name": site.pair.candidate_name,
+        "candidate": site.pair.candidate,
+        "order": site.pair.order,
+        "slot": site.slot,
+        "module": meta["module"] or "(model)",
+        "call": meta["call"],
+        "class": [meta.get("class", ""), site.candidate.meta.get("class", "")],
+        "verdict": site.pair.verdict.value,
+        "max_abs": site.pair.metrics.max_abs if site.pair.metrics else None,
+        "inputs": run.inputs_of(site).value if site.slot == "output" else "",
+        "why": _why(run, site),
+        "source": [_place(here), _place(there)],
+        "attributes": attribute_changes(here, there),
+    }
+    return {**found, **_around(run, site)}
+
+
+def _why(run: Run, site: SitePair) -> str:
+    if site.slot == "model_input":
+        return "the inputs of the two runs differ already"
+    if is_gradient(site.reference):
+        return "every output is in tolerance; this is the first gradient that is out, in the order of the backward pass"
+    state = run.inputs_of(site)
+    if state is State.IN:
+        return "its output is out of tolerance while its inputs are in"
+    if state is State.UNKNOWN:
+        return "the first output that is out of tolerance; its inputs were not recorded on both sides"
+    return "the first output that is out of tolerance; every cause before it lies between recorded sites"
+
+
+def _place(module: Mapping[str, Any]) -> str:
+    return f"{module['file']}:{module.get('line', 0)}" if module.get("file") else ""
+
+
+def attribute_changes(here: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the plain attributes both modules have and that are not equal."""
+    one, other = here.get("attributes", {}), there.get("attributes", {})
+    changes = {name: [one[name], other[name]] for name in one if name in other and one[name] != other[name]}
+    if here.get("training") != there.get("training") and here and there:
+        changes["training"] = [here.get("training"), there.get("training")]
+    return changes
+
+
+def _around(run: Run, site: SitePair) -> dict[str, Any]:
+    """Say, for a composite module, between which of its inner calls the difference comes in."""
+    module = site.reference.meta["module"]
+    prefix = f"{module}." if module else ""
+    inner = [
+        each
+        for each in run.sites
+        if each.slot == "output"
+        and each.reference.meta["module"] != module
+        and each.reference.meta["module"].startswith(prefix)
+        and each.reference.meta["order"] < site.reference.meta["order"]
+    ]
+    if site.slot != "output" or not inner:
+        return {}
+    first_out = next((number for number, each in enumerate(inner) if not each.passed), len(inner))
+    after = inner[first_out - 1].pair.name if first_out else ""
+    before = inner[first_out].pair.name if first_out < len(inner) else ""
+    return {"after": after, "before": before}

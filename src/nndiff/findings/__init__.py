@@ -1,0 +1,19 @@
+"""Findings: causes with evidence and, where possible, the repair.
+
+Slugs used so far:
+
+    inputs-differ       the two runs were not fed the same
+    train-mode          one side ran in train mode, or both with dropout at work
+    attribute           the module that diverges first has other settings on the two sides
+    norms-only          only normalisation layers diverge on their own
+    early-layers        the difference is there before the first layer with weights: preprocessing
+    gradients-only      outputs agree, gradients do not
+    shapes-differ       paired sites have other shapes: other architectures
+    permuted            agrees after the axes are put in another order
+    broadcast           agrees after one side is repeated along an axis
+    unstable            a side does not agree with itself from run to run
+    environment         versions or numeric flags differ
+    never-ran           modules one side called and the other did not
+"""
+
+from __future__ import annotations

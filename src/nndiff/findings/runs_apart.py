@@ -1,0 +1,195 @@
+"""What the way two recordings differ says about the cause: the hints a person would be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nndiff.divergence import Run, SitePair, State, attribute_changes
+from nndiff.findings.layout import layout_findings
+from nndiff.recorded import is_gradient
+from nndiff.result import Finding
+from nndiff.verdict import Verdict
+
+Meta = Mapping[str, Any]
+_NORMS = ("norm",)
+
+
+def recording_findings(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> tuple[Finding, ...]:
+    """Return the findings of two recordings, the most telling first."""
+    apart = any(not site.passed for site in run.sites)
+    found = [
+        *_unstable(reference, candidate),
+        *(_apart(run, first, reference, candidate) if apart else ()),
+    ]
+    return tuple(found)
+
+
+def _apart(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    yield from _inputs(run)
+    yield from _modes(reference, candidate)
+    yield from _attributes(run, first, reference, candidate)
+    yield from _shapes(run)
+    yield from layout_findings(run.sites)
+    yield from _norms(run)
+    yield from _early(run, first)
+    yield from _gradients(run)
+    yield from _environment(reference, candidate)
+
+
+def _inputs(run: Run) -> Iterator[Finding]:
+    differing = tuple(site.pair.name for site in run.sites if site.slot == "model_input" and not site.passed)
+    if differing:
+        yield Finding(
+            "inputs-differ",
+            differing,
+            "the two models were not fed the same: everything after that is inherited",
+            "feed the recorded input: nndiff diff REF.nnrec MODEL replays it; then look at preprocessing",
+            1.0,
+        )
+
+
+def _modes(reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    one, other = reference.get("mode"), candidate.get("mode")
+    if one != other and one and other:
+        yield Finding(
+            "train-mode",
+            (),
+            f"the reference ran in {one} mode, the candidate in {other} mode: dropout and batch statistics differ",
+            "record both with --mode eval (or both in train mode with --dropout off)",
+            0.95,
+        )
+    elif reference.get("dropout_active") or candidate.get("dropout_active"):
+        count = len(reference.get("dropout_active") or candidate.get("dropout_active") or ())
+        yield Finding(
+            "train-mode",
+            tuple((reference.get("dropout_active") or candidate.get("dropout_active") or ())[:5]),
+            f"dropout was at work in {count} modules: implementations that draw in another order differ everywhere",
+            "record both with --dropout off, or with --mode eval",
+            0.6,
+        )
+
+
+def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    for side, meta in (("reference", reference), ("candidate", candidate)):
+        agreement = meta.get("self_agreement")
+        if isinstance(agreement, Mapping) and agreement.get("agrees") is False:
+            names = agreement.get("names")
+            yield Finding(
+                "unstable",
+                tuple(str(name) for name in names[:5]) if isinstance(names, list) else (),
+                f"the {side} does not agree with itself from run to run at {agreement.get('disagreeing')} sites",
+                "turn off its randomness (--dropout off, --deterministic) before comparing it with anything",
+                0.9,
+            )
+
+
+def _attributes(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    if first is None:
+        return
+    trees = module_tree(reference), module_tree(candidate)
+    here, there = trees[0].get(first.reference.meta["module"], {}), trees[1].get(first.candidate.meta["module"], {})
+    changes = attribute_changes(here, there)
+    if changes:
+        told = ", ".join(f"{name} {one!r} against {other!r}" for name, (one, other) in changes.items())
+        yield Finding(
+            "attribute",
+            (first.pair.name,),
+            f"{first.reference.meta.get('class') or 'the module'} that diverges first has {told}",
+            "make them equal, then compare again",
+            0.9,
+        )
+
+
+def module_tree(meta: Meta) -> dict[str, Mapping[str, Any]]:
+    """Return the modules of a recording by their path."""
+    modules = meta.get("modules")
+    if not isinstance(modules, list):
+        return {}
+    return {str(each.get("name")): each for each in modules if isinstance(each, Mapping)}
+
+
+def _shapes(run: Run) -> Iterator[Finding]:
+    misfits = tuple(site.pair.name for site in run.sites if site.pair.verdict is Verdict.SHAPE)
+    if misfits:
+        yield Finding(
+            "shapes-differ",
+            misfits[:10],
+            f"{len(misfits)} paired sites have other shapes on the two sides",
+            "check that both models have the same architecture, and the layout (channels last, time first)",
+            0.8,
+        )
+
+
+def _norms(run: Run) -> Iterator[Finding]:
+    failing = [site for site in run.sites if site.slot == "output" and not site.passed]
+    outer = {site.reference.meta["module"].rpartition(".")[0] for site in failing} | {""}
+    # a composite that holds a failing module does not diverge on its own
+    own = [site for site in failing if site.reference.meta["module"] not in outer and run.inputs_of(site) is State.IN]
+    if own and all(_is_norm(site) for site in own):
+        yield Finding(
+            "norms-only",
+            tuple(site.pair.name for site in own[:10]),
+            "every module that diverges on its own is a normalisation layer",
+            "compare eps, running statistics, train or eval mode, and the order of eps and square root",
+            0.8,
+        )
+
+
+def _is_norm(site: SitePair) -> bool:
+    return any(word in str(site.reference.meta.get("class", "")).lower() for word in _NORMS)
+
+
+def _early(run: Run, first: SitePair | None) -> Iterator[Finding]:
+    """Tell when the two runs part before the first module that has weights."""
+    if first is None or first.slot != "output":
+        return
+    weighted = {site.reference.meta["module"] for site in run.sites if site.slot in ("param", "param_grad")}
+    outputs = [site for site in run.sites if site.slot == "output"]
+    before = [site for site in outputs if site.reference.meta["order"] < first.reference.meta["order"]]
+    if (
+        weighted
+        and first.reference.meta["module"] not in weighted
+        and not any(site.reference.meta["module"] in weighted for site in before)
+    ):
+        yield Finding(
+            "early-layers",
+            (first.pair.name,),
+            "the runs part before the first module with weights",
+            "check preprocessing: configuration, normalisation of the input, feature extraction",
+            0.7,
+        )
+
+
+def _gradients(run: Run) -> Iterator[Finding]:
+    outputs = [site for site in run.sites if site.slot in ("output", "loss")]
+    failing = [site for site in run.sites if is_gradient(site.reference) and not site.passed]
+    if failing and outputs and all(site.passed for site in outputs):
+        yield Finding(
+            "gradients-only",
+            tuple(site.pair.name for site in failing[:10]),
+            f"every output agrees, {len(failing)} gradients do not",
+            "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
+            0.8,
+        )
+
+
+def _environment(reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    changes = {
+        **_changes(_versions(reference), _versions(candidate)),
+        **_changes(reference.get("flags"), candidate.get("flags")),
+    }
+    if changes:
+        told = ", ".join(f"{name} {one} against {other}" for name, (one, other) in list(changes.items())[:8])
+        yield Finding("environment", (), told, "rule it out: record both with the same versions and flags", 0.2)
+
+
+def _versions(meta: Meta) -> Any:
+    environment = meta.get("environment")
+    return environment.get("versions") if isinstance(environment, Mapping) else None
+
+
+def _changes(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return {}
+    return {str(name): (one[name], other[name]) for name in one if name in other and one[name] != other[name]}

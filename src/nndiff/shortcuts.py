@@ -1,0 +1,124 @@
+"""What is known of a pair without measuring it whole: shapes, missing data, digests, statistics, sketches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from nndiff.judge import judge
+from nndiff.stats import ENVELOPE_RTOLS, Job, Metrics, get_engine
+from nndiff.stats.metrics import NAN
+from nndiff.tensors import TensorRef
+from nndiff.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Known:
+    """Hold a verdict that needs no further work."""
+
+    verdict: Verdict
+    atol: float
+    rtol: float
+    metrics: Metrics | None = None
+    note: str = ""
+
+
+def known(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> Known | None:
+    """Return the verdict of a pair that need not or cannot be measured whole, else None."""
+    if reference.shape != candidate.shape:
+        same = reference.count == candidate.count
+        return Known(Verdict.SHAPE, atol, rtol, note="the same number of elements" if same else "")
+    if _same_digest(reference, candidate):
+        return Known(Verdict.IDENTICAL, atol, rtol, equal_metrics(reference))
+    if not (reference.missing or candidate.missing):
+        return None
+    sketched = _by_sketch(reference, candidate, atol, rtol)
+    if sketched is not None:
+        return sketched
+    why = reference.missing or candidate.missing or ""
+    if _stats_apart(reference, candidate, atol, rtol):
+        return Known(Verdict.DIFFERENT, atol, rtol, note=f"judged by their statistics: {why}")
+    return Known(Verdict.NOT_COMPARED, atol, rtol, note=why)
+
+
+def _same_digest(reference: TensorRef, candidate: TensorRef) -> bool:
+    digest = reference.meta.get("digest")
+    return digest is not None and digest == candidate.meta.get("digest") and reference.dtype == candidate.dtype
+
+
+def equal_metrics(tensor: TensorRef) -> Metrics:
+    """Return the numbers of a tensor against its equal, from the statistics that were recorded with it."""
+    stats = tensor.meta.get("stats")
+    count = tensor.count
+    nonfinite = stats.nonfinite if stats else 0
+    finite = count - nonfinite
+    zero = 0.0 if finite else NAN
+    side = (stats.mean, stats.std, stats.min, stats.max) if stats else (NAN,) * 4
+    one = 1.0 if finite else NAN
+    return Metrics(
+        count=count,
+        unequal=0,
+        mismatched=0,
+        nonfinite_ref=nonfinite,
+        nonfinite_cand=nonfinite,
+        nonfinite_unequal=0,
+        max_abs=zero,
+        max_abs_index=(0,) * len(tensor.shape) if count and not nonfinite else None,
+        max_rel=zero,
+        mean_abs=zero,
+        mse=zero,
+        rmse=zero,
+        rel_mse=zero,
+        rel_mae=zero,
+        l2=zero,
+        rel_l2=zero,
+        cosine=one,
+        correlation=one,
+        sqnr_db=math.inf if finite else NAN,
+        p50=zero,
+        p90=zero,
+        p95=zero,
+        p99=zero,
+        ref_mean=side[0],
+        ref_std=side[1],
+        ref_min=side[2],
+        ref_max=side[3],
+        cand_mean=side[0],
+        cand_std=side[1],
+        cand_min=side[2],
+        cand_max=side[3],
+        diff_mean=zero,
+        diff_std=zero,
+        needed_tolerance=0.0,
+        envelope=(0.0,) * len(ENVELOPE_RTOLS),
+    )
+
+
+def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> Known | None:
+    """Judge by the values that were kept of both sides, at the same places."""
+    one, other = reference.meta.get("sketch"), candidate.meta.get("sketch")
+    if not (isinstance(one, TensorRef) and isinstance(other, TensorRef)) or one.shape != other.shape:
+        return None
+    metrics = next(iter(get_engine().measure([Job(one, other, atol, rtol)])))
+    verdict = judge(metrics, one.dtype == other.dtype)
+    if verdict is Verdict.IDENTICAL and one.count < reference.count:
+        verdict = Verdict.CLOSE  # the digests differ: somewhere else there is a difference
+    return Known(verdict, atol, rtol, metrics, f"judged by a sketch of {one.count:,} of {reference.count:,} elements")
+
+
+def _stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
+    """Tell whether the statistics alone prove that an element is out of tolerance.
+
+    If every |c - r| is within atol + rtol * |r|, then minimum, maximum and mean are within
+    atol + rtol * max |r| of each other too.
+    """
+    one, other = reference.meta.get("stats"), candidate.meta.get("stats")
+    if not (one and other):
+        return False
+    if one.nonfinite or other.nonfinite:
+        return bool(one.nonfinite != other.nonfinite)
+    most = atol + rtol * one.abs_max
+    pairs: list[tuple[Any, Any]] = [(one.min, other.min), (one.max, other.max), (one.mean, other.mean)]
+    # a little more than allowed, for the rounding of the statistics themselves
+    return any(abs(a - b) > most * (1 + 1e-9) + 1e-12 * one.abs_max for a, b in pairs)

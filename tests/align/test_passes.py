@@ -148,4 +148,4 @@ def test_every_name_is_paired_once_or_left_over(left, right):
             assert match.reference == match.candidate
         elif match.matched_by == "prefix":
             assert strip_wrappers(match.reference) == strip_wrappers(match.candidate)
-    assert {name for name in left & right} <= {match.reference for match in found.matches}
+    assert left & right <= {match.reference for match in found.matches}

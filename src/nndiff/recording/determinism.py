@@ -55,6 +55,14 @@ def deterministic_algorithms(on: bool) -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
 
 
+def _autocast() -> bool:
+    """Tell whether autocast is on for any device; before torch 2.4 the question took no device."""
+    try:
+        return bool(torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+    except TypeError:
+        return bool(torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled())
+
+
 def flags() -> dict[str, Any]:
     """Return every switch that decides how numbers are rounded."""
     return {
@@ -63,7 +71,7 @@ def flags() -> dict[str, Any]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
-        "autocast": torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled(),
+        "autocast": _autocast(),
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "num_threads": torch.get_num_threads(),
         "mkldnn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]

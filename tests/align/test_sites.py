@@ -1,0 +1,150 @@
+"""Pairing recordings: one shared ReLU against three, Sequential against named, nothing equal in silence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import nndiff
+from nndiff.recording.record import record
+
+
+class Shared(nn.Module):
+    """One ReLU object called three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.relu = nn.ReLU()
+
+    def forward(self, x):
+        return self.relu(self.c(self.relu(self.b(self.relu(self.a(x))))))
+
+
+class Separate(nn.Module):
+    """Three ReLU objects of other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.act1, self.act2, self.act3 = nn.ReLU(), nn.ReLU(), nn.ReLU()
+
+    def forward(self, x):
+        return self.act3(self.c(self.act2(self.b(self.act1(self.a(x))))))
+
+
+def numbered():
+    return nn.Sequential(*(each for _ in range(3) for each in (nn.Linear(6, 6), nn.ReLU())))
+
+
+class Fused(nn.Module):
+    """Query, key and value in one Linear."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(6, 18)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+
+
+class Split(nn.Module):
+    """Query, key and value apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        return torch.softmax(self.q(x) @ self.k(x).transpose(-1, -2), -1) @ self.v(x)
+
+
+INPUT = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(3))
+
+
+def compared(tmp_path, one, other, **options):
+    record(one, INPUT, path=tmp_path / "one.nnrec", **options)
+    record(other, INPUT, path=tmp_path / "other.nnrec", **options)
+    return nndiff.compare(tmp_path / "one.nnrec", tmp_path / "other.nnrec")
+
+
+def made(kind, seed=0):
+    torch.manual_seed(seed)
+    return kind()
+
+
+@pytest.mark.parametrize("kinds", [(Shared, Separate), (Separate, Shared), (Shared, numbered), (numbered, Separate)])
+def test_the_same_net_cut_otherwise_is_the_same(tmp_path, kinds):
+    result = compared(tmp_path, *(made(kind) for kind in kinds), backward=True)
+    assert result.verdict == "identical"
+    assert not result.leftovers
+    rules = {pair.matched_by for pair in result.pairs}
+    assert rules - {"name"}  # some pairs were found by more than their names, and say so
+    assert {pair.slot for pair in result.pairs} >= {"output", "grad_output", "param_grad", "model_input", "loss"}
+
+
+def test_a_fault_is_found_across_other_names(tmp_path):
+    broken = made(numbered)
+    with torch.no_grad():
+        broken[2].weight[0, 0] += 0.5
+    result = compared(tmp_path, made(Shared), broken)
+    assert result.first_divergence["name"] == "b:output"
+    assert result.first_divergence["candidate_name"] == "2:output"
+
+
+def test_a_harmless_fusion_is_no_bug(tmp_path):
+    split, fused = made(Split), made(Fused, 1)
+    with torch.no_grad():
+        fused.qkv.weight.copy_(torch.cat([split.q.weight, split.k.weight, split.v.weight]))
+        fused.qkv.bias.copy_(torch.cat([split.q.bias, split.k.bias, split.v.bias]))
+    result = compared(tmp_path, split, fused)
+    assert result.exit_code == 0, result.worst()
+    assert {left.name for left in result.leftovers} == {"q:output", "k:output", "v:output", "qkv:output"}
+    assert not any(left.counts for left in result.leftovers)
+
+
+def test_a_wrong_fusion_is_a_bug(tmp_path):
+    split, fused = made(Split), made(Fused, 1)
+    with torch.no_grad():
+        fused.qkv.weight.copy_(torch.cat([split.k.weight, split.q.weight, split.v.weight]))
+        fused.qkv.bias.copy_(torch.cat([split.k.bias, split.q.bias, split.v.bias]))
+    assert compared(tmp_path, split, fused).exit_code == 1
+
+
+class Returns(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form, self.fc = form, nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.form(self.fc(x))
+
+
+def test_outputs_in_another_container_still_belong_together(tmp_path):
+    plain = made(lambda: Returns(lambda y: y))
+    in_dict = made(lambda: Returns(lambda y: {"logits": y}))
+    result = compared(tmp_path, plain, in_dict)
+    assert result.exit_code == 0
+    assert any("order" in pair.matched_by for pair in result.pairs)
+
+
+@pytest.mark.parametrize(
+    ("form", "cause"),
+    [
+        (lambda y: y.transpose(0, 2), "permuted"),
+        (lambda y: y.permute(1, 2, 0), "permuted"),
+        (lambda y: y[None].expand(2, -1, -1, -1), "broadcast"),
+    ],
+)
+def test_what_agrees_after_rearranging_is_said_and_not_called_equal(tmp_path, form, cause):
+    result = compared(tmp_path, made(lambda: Returns(lambda y: y)), made(lambda: Returns(form)))
+    assert result.exit_code == 1
+    assert cause in {finding.cause for finding in result.findings}
+
+
+def test_swapping_two_layers_of_one_shape_is_a_difference(tmp_path):
+    one, other = made(numbered), made(numbered)
+    other[0], other[2] = other[2], other[0]
+    assert compared(tmp_path, one, other).exit_code == 1

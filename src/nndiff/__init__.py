@@ -7,21 +7,36 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from nndiff.comparing import compare
     from nndiff.errors import NndiffError
+    from nndiff.live import assert_same, compare
+    from nndiff.recording.reader import Recording
+    from nndiff.recording.record import record
     from nndiff.result import Comparison
     from nndiff.sources import Source, open_source
     from nndiff.tensors import TensorRef
 
-__all__ = ["Comparison", "NndiffError", "Source", "TensorRef", "compare", "open_source"]
+__all__ = [
+    "Comparison",
+    "NndiffError",
+    "Recording",
+    "Source",
+    "TensorRef",
+    "assert_same",
+    "compare",
+    "open_source",
+    "record",
+]
 
 _HOMES = {
     "Comparison": "nndiff.result",
     "NndiffError": "nndiff.errors",
+    "Recording": "nndiff.recording.reader",
     "Source": "nndiff.sources",
     "TensorRef": "nndiff.tensors",
-    "compare": "nndiff.comparing",
+    "assert_same": "nndiff.live",
+    "compare": "nndiff.live",
     "open_source": "nndiff.sources",
+    "record": "nndiff.recording.record",
 }
 
 

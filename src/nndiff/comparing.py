@@ -67,7 +67,7 @@ class Plan:
                 yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not inner)
 
 
-def compare(
+def compare_sources(
     reference: Any,
     *candidates: Any,
     atol: float | None = None,
@@ -80,14 +80,7 @@ def compare(
     group: Mapping[str, str] | Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Comparison:
-    r"""Compare a reference with one or more candidates.
-
-    Each side is a path (checkpoint, folder, recording; `FILE::key` chooses a part), a mapping of
-    names to arrays or tensors, or a module. Returns the result; nothing is printed.
-
-        nndiff.compare("a.nemo", "b.ckpt").verdict
-        nndiff.compare(model_a, model_b.state_dict(), rename=[r"^encoder\.=>"])
-    """
+    """Compare a reference with one or more candidates, each anything that `open_source` opens."""
     rules = Rules(
         tuple(Rename.parse(text) for text in rename),
         dict(mapping or {}),

@@ -23,6 +23,9 @@ def open_source(value: Any, label: str = "") -> Source:
     """Open anything that holds named tensors: a path (`FILE::key` chooses a part), a mapping, a module."""
     if isinstance(value, Source):
         return value
+    if callable(getattr(value, "source", None)):  # a Recording
+        opened: Source = value.source()
+        return opened
     if not isinstance(value, (str, os.PathLike)):
         from nndiff.sources.memory import open_memory
 

@@ -1,0 +1,75 @@
+"""Models compared where they are: each is recorded on the same inputs, then the recordings are compared."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from nndiff.comparing import compare_sources
+from nndiff.errors import UsageError
+from nndiff.result import Comparison
+
+
+def compare(
+    reference: Any,
+    *candidates: Any,
+    inputs: Any = None,
+    seed: int = 42,
+    backward: bool = False,
+    loss: Callable[..., Any] | None = None,
+    mode: Literal["train", "eval"] | None = None,
+    dropout: Literal["off"] | None = None,
+    **options: Any,
+) -> Comparison:
+    r"""Compare a reference with one or more candidates.
+
+    Each side is a path (checkpoint, folder, recording; `FILE::key` chooses a part), a mapping of names to
+    arrays or tensors, or a module. Modules are compared by their weights, or, with `inputs`, by what every
+    layer does with them: forward, and with `backward` the gradients too. Returns the result; prints nothing.
+
+        nndiff.compare("a.nemo", "b.ckpt").verdict
+        nndiff.compare(model_a, model_b, inputs=batch, backward=True).first_divergence
+        nndiff.compare(model_a, model_b.state_dict(), rename=[r"^encoder\.=>"])
+
+    Options: `atol`, `rtol`, `tolerance="auto"`, `include`, `exclude`, `rename`, `mapping`, `group`, `progress`.
+    `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them.
+    """
+    if inputs is None:
+        if backward or loss or mode or dropout:
+            raise UsageError("backward, loss, mode and dropout are about running models: give inputs=... too")
+        return compare_sources(reference, *candidates, **options)
+    running = {"seed": seed, "backward": backward, "loss": loss, "mode": mode, "dropout": dropout}
+    with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
+        sides = [
+            _recorded(side, inputs, Path(folder) / str(number), running)
+            for number, side in enumerate((reference, *candidates))
+        ]
+        return compare_sources(*sides, **options)
+
+
+def _recorded(side: Any, inputs: Any, path: Path, running: dict[str, Any]) -> Any:
+    """Return the recording of a module; a recording stays what it is."""
+    if not hasattr(side, "named_modules"):
+        return side
+    from nndiff.recording.record import record
+
+    return record(side, inputs, path=path, **running)
+
+
+def assert_same(reference: Any, candidate: Any, inputs: Any = None, **options: Any) -> None:
+    """Raise AssertionError with the report unless two models (or any two sources) are the same.
+
+    nndiff.assert_same(model_a, model_b, inputs)
+    nndiff.assert_same("a.safetensors", "b.safetensors", atol=0, rtol=0)
+    """
+    result = compare(reference, candidate, inputs=inputs, **options)
+    if result.exit_code:
+        raise AssertionError("\n" + _report(result))
+
+
+def _report(result: Comparison) -> str:
+    from nndiff.reports import ReportOptions, get_report
+
+    return get_report("terminal").render(result, ReportOptions(top=8, width=100, color=False))

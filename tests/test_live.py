@@ -1,0 +1,82 @@
+"""Models compared where they are: nndiff.compare(model_a, model_b, inputs=...) and nndiff.assert_same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import nndiff
+from nndiff.errors import UsageError
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)).eval()
+
+
+INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_net_is_identical_to_its_copy():
+    result = nndiff.compare(net(), net(), inputs=INPUT, backward=True)
+    assert (result.kind, result.verdict) == ("recording", "identical")
+    nndiff.assert_same(net(), net(), INPUT)
+
+
+def test_equal_weights_do_not_make_equal_nets():
+    other = net()
+    other[2] = nn.GELU(approximate="tanh").eval()
+    assert nndiff.compare(net(), other).verdict == "identical"
+    result = nndiff.compare(net(), other, inputs=INPUT)
+    assert result.verdict == "different"
+    assert result.first_divergence["module"] == "2"
+    assert result.first_divergence["attributes"] == {"approximate": ["none", "tanh"]}
+
+
+def test_assert_same_raises_with_the_report():
+    other = net()
+    with torch.no_grad():
+        other[3].bias += 1
+    with pytest.raises(AssertionError, match=r"different(.|\n)*3:output"):
+        nndiff.assert_same(net(), other, INPUT)
+    nndiff.assert_same(net(), other, INPUT, atol=2.0)
+
+
+def test_one_side_in_train_mode_is_told():
+    dropping = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    torch.manual_seed(0)
+    result = nndiff.compare(dropping.eval(), nn.Sequential(dropping[0], nn.Dropout(0.5)).train(), inputs=INPUT)
+    assert "train-mode" in {finding.cause for finding in result.findings}
+
+
+def test_models_are_left_as_they_were():
+    model = net().train()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    nndiff.compare(model, net(), inputs=INPUT, backward=True, mode="eval")
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_recording_is_compared_with_a_model(tmp_path):
+    recording = nndiff.record(net(), INPUT, path=tmp_path / "a.nnrec")
+    assert nndiff.compare(recording, net(), inputs=INPUT).verdict == "identical"
+
+
+def test_tiny_gradients_do_not_pass_because_they_are_tiny(tmp_path):
+    for name, factor in (("a", 1e-9), ("b", 1.1e-9), ("noise", 1.000001e-9)):
+        nndiff.record(net(), INPUT, path=tmp_path / name, backward=True, loss=lambda y, f=factor: y.sum() * f)
+    result = nndiff.compare(tmp_path / "a", tmp_path / "b")
+    assert all(pair.verdict.passed for pair in result.pairs if pair.slot == "output")
+    assert not any(pair.verdict.passed for pair in result.pairs if pair.slot == "param_grad")
+    assert "gradients-only" in {finding.cause for finding in result.findings}
+    assert nndiff.compare(tmp_path / "a", tmp_path / "noise").exit_code == 0
+
+
+def test_options_about_running_need_inputs():
+    with pytest.raises(UsageError, match="inputs"):
+        nndiff.compare(net(), net(), backward=True)

@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-systems check bench clean
 
 demo: $(STAMP)
 	@$(BIN)/nndiff demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+# The tests that need other environments: one with NeMo, one with next to nothing, and with OLD_TORCH=2.2.2 a third.
+test-systems: $(STAMP) .venv-nemo/.ready .venv-bare/.ready $(if $(OLD_TORCH),.venv-bare-$(OLD_TORCH)/.ready)
+	$(BIN)/python -m pytest tests/systems
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -21,7 +25,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-nemo .venv-bare* build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # torch first and by its exact version: asked for as a range, pip would take a far larger build.
 $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/nndiff/stats/*.c)
@@ -30,3 +34,25 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/nndiff/stats/*.
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
 	@touch $(STAMP)
+
+PIP = -m pip install -q --disable-pip-version-check
+
+.venv-nemo/.ready: constraints-nemo.txt
+	@test -x .venv-nemo/bin/python || $(PYTHON) -m venv .venv-nemo
+	@echo "setting up .venv-nemo (the first time takes about three minutes and 2.2 GB)"
+	@.venv-nemo/bin/python $(PIP) -c constraints-nemo.txt torch==2.13.0
+	@.venv-nemo/bin/python $(PIP) -c constraints-nemo.txt 'nemo_toolkit[asr]==3.0.0'
+	@touch $@
+
+.venv-bare/.ready: constraints.txt
+	@test -x .venv-bare/bin/python || $(PYTHON) -m venv .venv-bare
+	@echo "setting up .venv-bare"
+	@.venv-bare/bin/python $(PIP) -c constraints.txt torch==2.13.0 numpy safetensors
+	@touch $@
+
+# Older builds of torch bring CUDA with them: 5 GB, so only when asked for. They know NumPy 1 alone.
+.venv-bare-%/.ready:
+	@test -x .venv-bare-$*/bin/python || $(PYTHON) -m venv .venv-bare-$*
+	@echo "setting up .venv-bare-$* (5 GB)"
+	@.venv-bare-$*/bin/python $(PIP) torch==$* 'numpy<2' safetensors
+	@touch $@

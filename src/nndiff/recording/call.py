@@ -21,16 +21,24 @@ class Inputs:
 
     def fresh(self) -> Inputs:
         """Return copies, because models write to their inputs."""
-        memo: dict[int, Any] = {}
-        args = tuple(_copy(value, memo) for value in self.args)
-        kwargs = {name: _copy(value, memo) for name, value in self.kwargs.items()}
-        return Inputs(args, kwargs, _copy(self.data, memo))
+        return self._with(lambda tensor: tensor.detach().clone())
 
     def to(self, device: torch.device) -> Inputs:
         """Return the inputs on another device."""
+        return self._with(lambda tensor: tensor.detach().to(device))
+
+    def cast(self, dtype: torch.dtype) -> Inputs:
+        """Return the inputs with floats of another type."""
+        return self._with(lambda tensor: tensor.detach().to(dtype) if tensor.is_floating_point() else tensor)
+
+    def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
         memo: dict[int, Any] = {}
-        args = tuple(_copy(value, memo, device) for value in self.args)
-        return Inputs(args, {name: _copy(value, memo, device) for name, value in self.kwargs.items()}, self.data)
+        args = tuple(_copy(value, memo, change) for value in self.args)
+        kwargs = {name: _copy(value, memo, change) for name, value in self.kwargs.items()}
+        return Inputs(args, kwargs, _copy(self.data, memo, change))
+
+
+_Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def as_inputs(given: Any) -> Inputs:
@@ -50,27 +58,27 @@ def as_inputs(given: Any) -> Inputs:
     return Inputs((given,), {}, given)
 
 
-def _copy(value: Any, memo: dict[int, Any], device: torch.device | None = None) -> Any:
+def _copy(value: Any, memo: dict[int, Any], change: _Change) -> Any:
     """Return a copy of tensors and plain containers; one tensor given twice stays one tensor."""
     if id(value) in memo:
         return memo[id(value)]
-    memo[id(value)] = found = _copied(value, memo, device)
+    memo[id(value)] = found = _copied(value, memo, change)
     return found
 
 
-def _copied(value: Any, memo: dict[int, Any], device: torch.device | None) -> Any:
+def _copied(value: Any, memo: dict[int, Any], change: _Change) -> Any:
     if isinstance(value, torch.Tensor):
-        moved = value.detach().clone() if device is None else value.detach().to(device, copy=True)
-        return moved.requires_grad_(value.requires_grad) if value.requires_grad else moved
+        changed = change(value)
+        return changed.detach().requires_grad_() if value.requires_grad else changed
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_copy(each, memo, device) for each in value))
+        return type(value)(*(_copy(each, memo, change) for each in value))
     if type(value) in (tuple, list):
-        return type(value)(_copy(each, memo, device) for each in value)
+        return type(value)(_copy(each, memo, change) for each in value)
     if isinstance(value, Mapping):
-        copied = {key: _copy(each, memo, device) for key, each in value.items()}
+        copied = {key: _copy(each, memo, change) for key, each in value.items()}
         return copied if type(value) is dict else _same_kind(value, copied)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _copy(getattr(value, f.name), memo, device) for f in fields(value) if f.init})
+        return replace(value, **{f.name: _copy(getattr(value, f.name), memo, change) for f in fields(value) if f.init})
     return value
 
 
@@ -79,6 +87,3 @@ def _same_kind(value: Mapping[Any, Any], copied: dict[Any, Any]) -> Any:
         return type(value)(copied)  # type: ignore[call-arg]  # most mappings are made from one
     except Exception:
         return copied
-
-
-Loss = Callable[..., torch.Tensor]

@@ -27,13 +27,18 @@ def module_tree(model: torch.nn.Module) -> list[dict[str, Any]]:
 
 def _module(name: str, module: torch.nn.Module) -> dict[str, Any]:
     cls = type(module)
-    found: dict[str, Any] = {"name": name, "class": cls.__name__, "type": f"{cls.__module__}.{cls.__qualname__}"}
+    found: dict[str, Any] = {"name": name, "class": cls.__name__, "type": f"{_home(cls)}.{cls.__qualname__}"}
     file, line = class_place(cls)  # type: ignore[arg-type]  # classes are hashable
     if file:
         found |= {"file": file, "line": line}
     found["training"] = module.training
     held = attributes(module)
     return {**found, "attributes": held} if held else found
+
+
+def _home(cls: type) -> str:
+    """Return the module of a class; a model's file goes by its own name, not by the one it was loaded under."""
+    return str(getattr(sys.modules.get(cls.__module__), "__nndiff_name__", cls.__module__))
 
 
 def attributes(module: Any) -> dict[str, Any]:

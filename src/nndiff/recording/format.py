@@ -49,7 +49,10 @@ def plain(value: Any) -> Any:
 def dumps(value: Any, indent: int | None = None) -> str:
     """Return plain JSON text on one line, or indented."""
     separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=separators, indent=indent)
+    try:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=separators, indent=indent)
+    except (TypeError, ValueError):  # seldom: something that JSON lacks
+        return json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=separators, indent=indent)
 
 
 def to_line(event: Event) -> str:

@@ -22,7 +22,6 @@ from nndiff.recording.recompute import Recomputed
 from nndiff.recording.torch_tensors import is_tensor, raw_tensor
 from nndiff.recording.values import describe, flatten
 
-
 _HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called
 
 

@@ -145,6 +145,12 @@ def _repeat(
         )
 
 
+def _relocatable(label: str) -> str:
+    """Return a label that knows nothing of the machine: a path from the root becomes its last part."""
+    scheme, colon, rest = label.rpartition(":") if label.startswith("hf:") else ("", "", label)
+    return scheme + colon + (os.path.basename(rest.rstrip("/")) if os.path.isabs(rest) else rest)
+
+
 def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> dict[str, Any]:
     wanted, selection = setting.wanted, setting.selection
     dropping = active_dropout(model)
@@ -155,7 +161,7 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
             "little unless both sides draw the same numbers; record with dropout='off' (--dropout off) or in eval mode"
         )
     return {
-        "label": label or type(model).__name__,
+        "label": _relocatable(label) or type(model).__name__,
         "producer": "nndiff.record",
         "seed": wanted.seed,
         "backward": wanted.backward,

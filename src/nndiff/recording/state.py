@@ -91,9 +91,11 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = one.detach(), other.detach()
     if one.is_meta or other.is_meta:
         return one.is_meta and other.is_meta
-    if one.is_floating_point() or one.is_complex():
-        return bool(((one == other) | (one.isnan() & other.isnan())).all())
-    return torch.equal(one, other)
+    if torch.equal(one, other):
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,10 +43,9 @@ def raw_tensor(tensor: torch.Tensor) -> Raw:
 
 def _strided(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
-        values: torch.Tensor = tensor.dequantize()
-        return values
+        return cast(torch.Tensor, tensor.dequantize())
     if tensor.is_nested:
-        return torch.nested.to_padded_tensor(tensor, 0.0)
+        return cast(torch.Tensor, torch.nested.to_padded_tensor(tensor, 0.0))
     if tensor.layout is not torch.strided:
         return tensor.to_dense()
     return tensor
@@ -59,4 +58,5 @@ def from_raw(array: np.ndarray[Any, Any], name: str, shape: tuple[int, ...]) -> 
     if held.dtype.kind == "c":
         return torch.from_numpy(held.copy()).reshape(shape)
     bits = torch.from_numpy(held.view(f"i{held.dtype.itemsize}" if held.dtype.itemsize > 1 else "u1").copy())
-    return bits.view(dtype).reshape(shape)
+    tensor: torch.Tensor = bits.view(dtype).reshape(shape)
+    return tensor

@@ -1,0 +1,75 @@
+"""What a MODEL name stands for, and which kind of name it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from nndiff.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Hold what the user wants of a model that is to be built: a model knows best what to do with it."""
+
+    seed: int = 42
+    config: str | None = None  # a file that overrides the model's own config
+    batch_size: int | None = None
+    seq_len: int | None = None
+    variant: str | None = None  # one of the modes a file defines
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Hold a model that is built, with the inputs and the loss it brings along."""
+
+    model: torch.nn.Module
+    label: str
+    inputs: Any = None  # as nndiff.record takes them; None where the model brings none
+    loss: Callable[..., Any] | None = None
+    variants: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def resolve(name: str, wishes: Wishes | None = None) -> ModelSpec:
+    """Build the model a name stands for: `file.py[:factory]`, `package.module[:factory]`, `hf:DIR`, `x.nemo`."""
+    need_torch()
+    wishes = wishes or Wishes()
+    from nndiff.recording.determinism import seed_everything
+
+    seed_everything(wishes.seed)  # weights that are drawn are drawn from the seed
+    if name.startswith("hf:"):
+        from nndiff.models import huggingface
+
+        return huggingface.build(name[3:], wishes)
+    if name.endswith((".nemo", ".ckpt")):
+        from nndiff.models import nemo
+
+        return nemo.build(name, wishes)
+    from nndiff.models import python_file
+
+    if wishes.config is not None:
+        raise UsageError("--config belongs to .nemo and .ckpt models; a Python file reads what it needs by itself")
+    return python_file.build(name, wishes)
+
+
+def need_torch() -> None:
+    """Say how to get torch where it is missing."""
+    if find_spec("torch") is None:
+        raise MissingExtraError("torch", "to run a model", "torch")
+
+
+def looks_like_model(name: str) -> bool:
+    """Tell whether a name can only be a model, not a source of tensors."""
+    if name.startswith("hf:"):
+        return True
+    path, _, _ = name.partition(":")
+    if path.endswith(".py"):
+        return True
+    return not os.path.lexists(path) and all(part.isidentifier() for part in path.split("."))

@@ -111,7 +111,7 @@ class Recorder:
                 self._handles.append(before)
                 self._handles.append(torch.nn.Module.register_forward_hook(module, self._after, with_kwargs=True))
             if self._outside:
-                self._handles.append(modules.register_module_forward_hook(self._after_any, with_kwargs=True))
+                self._handles.append(modules.register_module_forward_hook(self._after_any))
         except BaseException:
             self.detach()
             raise
@@ -227,11 +227,11 @@ class Recorder:
             cls = type(module).__name__
             self._sink.call(frame.entered, frame.name, frame.call, cls, frame.parent, frame.inputs, orders, frame.phase)
 
-    def _after_any(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _after_any(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if module in self._outside:
             with self._lock:
                 self._stack.frames.append(self._begin(module))
-                self._after(module, args, kwargs, output)
+                self._after(module, args, {}, output)
 
     def _end(self, module: torch.nn.Module) -> _Frame | None:
         frames = self._stack.frames

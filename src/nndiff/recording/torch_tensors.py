@@ -43,7 +43,7 @@ def raw_tensor(tensor: torch.Tensor) -> Raw:
 
 def _strided(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
-        return cast(torch.Tensor, tensor.dequantize())
+        return tensor.dequantize()
     if tensor.is_nested:
         return cast(torch.Tensor, torch.nested.to_padded_tensor(tensor, 0.0))
     if tensor.layout is not torch.strided:

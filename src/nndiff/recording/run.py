@@ -57,12 +57,21 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         if wanted.backward:
             loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
             recorder.tensor(Site("", "loss"), loss)
+            facts.warnings += _about_loss(loss, wanted)
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
         del output
         _after(recorder, model, fed, wanted, state, facts)
     _summary(recorder, wanted, facts)
     return facts
+
+
+def _about_loss(loss: torch.Tensor, wanted: Wanted) -> list[str]:
+    """Return a warning where gradients mean nothing; a loss that knows why says so in `if_not_finite`."""
+    if bool(torch.isfinite(loss)):
+        return []
+    why = getattr(wanted.loss, "if_not_finite", "")
+    return [f"the loss is {loss.item()}, so no gradient means anything" + (f": {why}" if why else "")]
 
 
 def _keep_input(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:

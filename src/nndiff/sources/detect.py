@@ -102,7 +102,7 @@ def _open_by_name(path: str, window: Window, head: bytes, part: str) -> Source:
     if folder.looks_like_index(head):
         return _below(folder.open_index(path, _open_plain), part)
     if path.endswith(".safetensors"):
-        return safetensors_file.open_safetensors(path)
+        return _below(safetensors_file.open_safetensors(path), part)
     for magic, what in _KNOWN_STRANGERS.items():
         if head.startswith(magic):
             raise SourceError(path, what)
@@ -139,7 +139,8 @@ def _below(source: Source, part: str) -> Source:
         if name.startswith(part + ".")
     }
     if part in source.tensors:
-        found = {part.rsplit(".", 1)[-1]: source.tensors[part]}
+        name = part.rsplit(".", 1)[-1]
+        found = {name: source.tensors[part].renamed(name)}
     if not found:
         raise SourceError(source.label, f"has no tensors below {part!r}")
     return Source(f"{source.label}::{part}", source.kind, found, part, foreign=source.foreign, meta=source.meta)

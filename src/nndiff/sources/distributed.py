@@ -39,7 +39,7 @@ def open_distributed(path: str, part: str = "") -> Source:
     for name, entry in entries.items():
         if not isinstance(name, str):
             raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
-        described = _state(path, entry)
+        described = _state(path, entry) if not isinstance(entry, Object) or entry.state else {}
         if "chunks" in described:
             tensors.append(_tensor(path, name, described, places.get(name, {})))
         else:
@@ -113,7 +113,7 @@ def _places(path: str, storage_data: Any) -> dict[str, dict[tuple[int, ...], Pla
 def _tensor(path: str, name: str, entry: dict[str, Any], places: dict[tuple[int, ...], Place]) -> TensorRef:
     shape = _sizes(path, name, entry.get("size"))
     try:
-        dtype = dtype_of(_state(path, entry.get("properties")).get("dtype"))
+        dtype = dtype_of(_dtype(path, entry.get("properties")))
     except NotKnownError as error:
         raise SourceError(path, str(error)) from None
     except TypeError:
@@ -130,6 +130,14 @@ def _tensor(path: str, name: str, entry: dict[str, Any], places: dict[tuple[int,
     _check_cover(path, name, shape, dtype, chunks)
     whole = TensorRef(name, shape, dtype, LateData(lambda: _assembled(path, whole, chunks)))
     return whole
+
+
+def _dtype(path: str, properties: Any) -> Any:
+    """Return the dtype of pickled TensorProperties, whose state is a tuple that begins with it."""
+    state = properties.state[-1] if isinstance(properties, Object) and properties.state else None
+    if isinstance(state, tuple) and state and not isinstance(state[0], dict):
+        return state[0]
+    return _state(path, properties).get("dtype")
 
 
 def _check_cover(path: str, name: str, shape: tuple[int, ...], dtype: DType, chunks: list[Chunk]) -> None:

@@ -224,6 +224,11 @@ class PickleMachine:
 
     # the stack
 
+    def push_container(self, value: Any) -> None:
+        """Put a container on the stack; it takes the room and the time of two steps."""
+        self._budget.steps -= 1
+        self.push(value)
+
     def pop(self) -> Any:
         """Take the top of the stack, which must not be a mark."""
         value = self._stack.pop()
@@ -315,7 +320,8 @@ _PLAIN = frozenset(
 def _is_plain(found: Global) -> bool:
     if found.module in ("builtins", "__builtin__"):
         return found.name in _PLAIN
-    return found.module == "torch" and (found.name.endswith("Storage") or "." not in found.name)
+    storage = found.module in ("torch", "torch.cuda", "torch.storage") and found.name.endswith("Storage")
+    return storage or (found.module == "torch" and "." not in found.name)
 
 
 def _key(value: Any) -> Any:
@@ -419,7 +425,7 @@ def _build(machine: PickleMachine) -> None:
 def _dict(machine: PickleMachine) -> None:
     made: dict[Any, Any] = {}
     add_pairs(made, machine.pop_mark())
-    machine.push(made)
+    machine.push_container(made)
 
 
 def _set_item(machine: PickleMachine) -> None:
@@ -444,7 +450,7 @@ def _append_many(machine: PickleMachine) -> None:
 
 def _tuple_of(machine: PickleMachine, size: int) -> None:
     items = machine.pop_many(size)
-    machine.push(tuple(items))
+    machine.push_container(tuple(items))
 
 
 def _unknown(machine: PickleMachine) -> None:
@@ -499,14 +505,14 @@ def _table() -> list[Operation]:
         ord("b"): _build,
         ord("P"): lambda m: m.push(m.persistent(str(m.line(), "utf-8"))),
         ord("Q"): lambda m: m.push(m.persistent(m.pop())),
-        ord("]"): lambda m: m.push([]),
-        0x8F: lambda m: m.push([]),  # a set: order and doubles do not matter to us
-        ord("l"): lambda m: m.push(m.pop_mark()),
-        0x91: lambda m: m.push(m.pop_mark()),
-        ord("}"): lambda m: m.push({}),
+        ord("]"): lambda m: m.push_container([]),
+        0x8F: lambda m: m.push_container([]),  # a set: order and doubles do not matter to us
+        ord("l"): lambda m: m.push_container(m.pop_mark()),
+        0x91: lambda m: m.push_container(m.pop_mark()),
+        ord("}"): lambda m: m.push_container({}),
         ord("d"): _dict,
         ord(")"): lambda m: m.push(()),
-        ord("t"): lambda m: m.push(tuple(m.pop_mark())),
+        ord("t"): lambda m: m.push_container(tuple(m.pop_mark())),
         0x85: lambda m: _tuple_of(m, 1),
         0x86: lambda m: _tuple_of(m, 2),
         0x87: lambda m: _tuple_of(m, 3),

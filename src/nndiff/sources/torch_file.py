@@ -120,7 +120,9 @@ def load_legacy(window: Window, budget: Budget | None = None) -> Loaded:
     """Load a file of torch before 1.6: pickles, then the storages one after another."""
     storages: dict[str, Storage] = {}
 
-    def persistent(identity: Any) -> Storage:
+    def persistent(identity: Any) -> Any:
+        if isinstance(identity, tuple) and len(identity) > 1 and identity[0] == "module":
+            return identity[1]  # a class, saved with its source code
         dtype, key, count = _persistent(identity)
         if len(identity) > 5 and identity[5] is not None:
             raise SourceError(window.path, "its storages are views of one another, a form torch no longer writes")
@@ -261,6 +263,10 @@ _HANDLERS: dict[str, Handler] = {
     "builtins.set": _new_list,
     "builtins.frozenset": _new_list,
     "__builtin__.set": _new_list,
+    "__builtin__.bytes": lambda args: args[0] if args else "",  # how old protocols write no bytes
+    "builtins.bytes": lambda args: args[0] if args else "",
+    "builtins.bytearray": lambda args: args[0] if args else "",
+    "__builtin__.bytearray": lambda args: args[0] if args else "",
 }
 
 

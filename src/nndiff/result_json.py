@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 def to_dict(comparison: Comparison) -> dict[str, Any]:
     """Return the result as plain data, ready for JSON."""
-    return {
+    data: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "kind": comparison.kind,
@@ -47,6 +47,19 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "findings": [plain(dataclasses.asdict(finding)) for finding in comparison.findings],
         "notes": list(comparison.notes),
     }
+    if comparison.kind == "recording":
+        _add_recording(data, comparison)
+    return data
+
+
+def _add_recording(data: dict[str, Any], comparison: Comparison) -> None:
+    """Add match rates and the verdict of the final output, in all and of each candidate; they are never read back."""
+    from nndiff.reports import recording_summary
+
+    data["recording"] = plain(recording_summary.of_all(comparison))
+    each = recording_summary.of_each(comparison)
+    for side in data["candidates"]:
+        side["recording"] = plain(each[side["label"]])
 
 
 def dumps(comparison: Comparison) -> str:
@@ -97,6 +110,8 @@ def _consistent(comparison: Comparison) -> Comparison:
         raise ValueError(f"{min(named - known)!r} is not one of the candidates")
     if not isinstance(comparison.first_divergence, (dict, type(None))):
         raise TypeError("first_divergence is not an object")
+    if not isinstance((comparison.first_divergence or {}).get("name", ""), str):
+        raise TypeError("the name of first_divergence is not a text")
     if not all(isinstance(text, str) for text in (*comparison.notes, *comparison.groups.values())):
         raise TypeError("notes and patterns are texts")
     return comparison

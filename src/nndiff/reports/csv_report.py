@@ -92,7 +92,7 @@ def _leftover(left: Leftover) -> dict[str, str]:
         f"{left.side}_name": guarded(left.name),
         f"{left.side}_shape": _shape(left.shape),
         f"{left.side}_dtype": guarded(left.dtype),
-        "note": guarded(left.hint),
+        "note": guarded(left.hint if left.counts else f"no difference: inside the model. {left.hint}".rstrip()),
     }
 
 

@@ -243,10 +243,14 @@ def _leftovers(comparison: Comparison) -> Iterator[str]:
     for side in ("reference", "candidate"):
         left = wording.ordered(comparison.leftovers, side)
         if left:
-            yield f"<h2>Only in the {side} ({len(left):,})</h2>"
+            yield f"<h2>{_capital(wording.leftover_title(left, side))}</h2>"
             yield from _table_start(("tensor", "shape", "dtype", "compared with", "hint"))
             yield from map(_leftover, left)
             yield _TABLE_END
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _leftover(left: Leftover) -> str:

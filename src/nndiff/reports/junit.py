@@ -2,6 +2,7 @@
 
 Version 1: the first. One testsuite per candidate. A pair that is out is a failure; a pair that could not be
 compared, or a candidate with which nothing was compared, is an error: no suite passes that did not compare.
+Version 1.1: tensors of modules that only one of two recordings has are skipped: listed, no difference.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _properties(part: Comparison) -> ET.Element:
         "reference": printable(part.reference.label),
         "tolerance": wording.tolerance(part),
         "verdict": part.verdict,
-        "format": "nndiff.junit 1",
+        "format": "nndiff.junit 1.1",
     }
     for name, value in facts.items():
         ET.SubElement(properties, "property", {"name": f"nndiff.{name}", "value": value})
@@ -70,12 +71,14 @@ def _case(classname: str, name: str, trouble: tuple[str, str, str] | None) -> ET
     case = ET.Element("testcase", {"classname": classname, "name": name, "time": "0"})
     if trouble:
         tag, message, detail = trouble
-        ET.SubElement(case, tag, {"message": message, "type": tag}).text = detail
+        facts = {"message": message} if tag == "skipped" else {"message": message, "type": tag}
+        ET.SubElement(case, tag, facts).text = detail
     return case
 
 
 def _pair_name(pair: Pair) -> str:
-    return printable(pair.name + (f" {pair.slot}" if pair.slot else ""))
+    said = pair.slot is None or f":{pair.slot}" in pair.name  # the names of recordings tell the slot
+    return printable(pair.name if said else f"{pair.name} {pair.slot}")
 
 
 def _pair_trouble(pair: Pair) -> tuple[str, str, str] | None:
@@ -110,4 +113,5 @@ def _details(pair: Pair) -> list[str]:
 
 def _leftover_trouble(left: Leftover, where: str) -> tuple[str, str, str]:
     detail = f"{wording.shape(left.shape)} {printable(left.dtype)}"
-    return "failure", f"{where}{f': {printable(left.hint)}' if left.hint else ''}", detail
+    tag = "failure" if left.counts else "skipped"
+    return tag, f"{where}{f': {printable(left.hint)}' if left.hint else ''}", detail

@@ -138,7 +138,7 @@ def _left(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     for side in ("reference", "candidate"):
         left = wording.ordered(comparison.leftovers, side)
         if left:
-            yield from _folded(f"only in the {side} ({len(left):,})", left, len(comparison.candidates) > 1)
+            yield from _folded(wording.leftover_title(left, side), left, len(comparison.candidates) > 1)
 
 
 def _folded(title: str, left: Sequence[Leftover], many: bool) -> Iterator[str]:

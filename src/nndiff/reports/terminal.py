@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nndiff.names import printable
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, recording_terminal, recording_words, wording
 from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
+from nndiff.reports.terminal_parts import LABEL, OUTCOME_STYLES, STYLES, Section, entry, more, name_width
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side
-from nndiff.verdict import Outcome, Verdict
+from nndiff.verdict import Outcome
 
 NARROWEST = 40
-_LABEL = 11  # "  tolerance" and its kind stand in one column
-
-_STYLES = {
-    Verdict.IDENTICAL: "green",
-    Verdict.CLOSE: "cyan",
-    Verdict.DIFFERENT: "red",
-    Verdict.SHAPE: "red",
-    Verdict.NOT_FINITE: "magenta",
-    Verdict.NOT_COMPARED: "yellow",
-}
-_OUTCOME_STYLES = {
-    Outcome.IDENTICAL: "green",
-    Outcome.CLOSE: "cyan",
-    Outcome.DIFFERENT: "red",
-    Outcome.NOTHING: "yellow",
-}
-
-Section = Callable[[Comparison, ReportOptions, int], Iterable[RenderableType]]
 
 
 class TerminalReport:
@@ -71,19 +53,25 @@ def _console(width: int, color: bool) -> Console:
 
 
 def _blocks(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[list[RenderableType]]:
-    for section in (_headline,) if options.quiet else SECTIONS:
+    sections = RECORDING_SECTIONS if recording_words.is_recording(comparison) else SECTIONS
+    for section in sections[:1] if options.quiet else sections:
         blocks = list(section(comparison, options, width))
         if blocks:
             yield blocks
 
 
 def _headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    style = _OUTCOME_STYLES[comparison.outcome]
+    style = OUTCOME_STYLES[comparison.outcome]
     line = Text(f"{wording.OUTCOME_SIGNS[comparison.outcome]} {wording.headline(comparison)}", f"bold {style}")
     yield line.append(f" (exit {comparison.exit_code})", "not bold default dim")
+    if options.quiet:
+        return
+    if recording_words.is_recording(comparison):
+        yield from recording_terminal.first_divergence(comparison, options, width)
+        return
     place = wording.divergence(comparison)
-    if place is not None and not options.quiet:
-        yield _entry("diverges", Text(f"first at {place}", "bold"))
+    if place is not None:
+        yield entry("diverges", Text(f"first at {place}", "bold"))
 
 
 def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
@@ -104,7 +92,7 @@ def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterat
 
 def _side_row(role: str, side: Side) -> list[Cell]:
     return [
-        Cell(role.ljust(_LABEL - 2), "dim"),
+        Cell(role.ljust(LABEL - 2), "dim"),
         Cell(wording.name(side.label)),
         Cell(printable(side.kind), "dim"),
         Cell(wording.plural(side.tensors, "tensor")),
@@ -119,7 +107,7 @@ def _candidates(comparison: Comparison, options: ReportOptions, width: int) -> I
         return
     columns = [
         Column("verdict", 9),
-        Column("candidate", ALWAYS, least=_name_width(width)),
+        Column("candidate", ALWAYS, least=name_width(width)),
         Column("differ", 8, right=True),
         Column("left over", 3, right=True),
         Column("max abs", 6, right=True),
@@ -138,7 +126,7 @@ def _candidate_row(comparison: Comparison) -> list[Cell]:
     needed = comparison.needed_tolerance
     left = totals.only_reference + totals.only_candidate
     return [
-        Cell(f"{wording.OUTCOME_SIGNS[outcome]} {outcome.value}", _OUTCOME_STYLES[outcome]),
+        Cell(f"{wording.OUTCOME_SIGNS[outcome]} {outcome.value}", OUTCOME_STYLES[outcome]),
         Cell(wording.name(side.label)),
         Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
         Cell(f"{left:,}" if left else ""),
@@ -151,28 +139,19 @@ def _candidate_row(comparison: Comparison) -> list[Cell]:
 
 def _facts(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     if comparison.pairs:
-        yield _entry("tensors" if len(comparison.candidates) == 1 else "pairs", wording.tally(comparison.totals))
-    yield _entry("tolerance", wording.tolerance(comparison))
+        yield entry("tensors" if len(comparison.candidates) == 1 else "pairs", wording.tally(comparison.totals))
+    yield entry("tolerance", wording.tolerance(comparison))
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield _entry("passes at", wording.passing(comparison))
+        yield entry("passes at", wording.passing(comparison))
     for note in wording.notes(comparison):
-        yield _entry("note", shorten(note, 4 * width))
-
-
-def _entry(label: str, text: str | Text) -> RenderableType:
-    """Return a labelled line that wraps under itself."""
-    table = Table.grid(padding=0)
-    table.add_column(width=_LABEL + 2, no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(Text(f"  {label}", "dim"), Text(text) if isinstance(text, str) else text)
-    return table
+        yield entry("note", shorten(note, 4 * width))
 
 
 def _rows(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     shown, hidden = wording.rows(comparison, options.top, options.verbose)
     columns = [
         Column("verdict", 90),
-        Column("tensor", ALWAYS, least=_name_width(width)),
+        Column("tensor", ALWAYS, least=name_width(width)),
         Column("slot", 70),
         Column("candidate", 60, least=9),
         Column("max abs", 80, right=True),
@@ -186,16 +165,11 @@ def _rows(comparison: Comparison, options: ReportOptions, width: int) -> Iterato
         many = len(comparison.candidates) > 1
         yield from lines(columns, [_row(pair, many) for pair in shown], width)
     if hidden:
-        yield Text(f"  and {hidden:,} more; --top or --verbose shows them", "dim")
-
-
-def _name_width(width: int) -> int:
-    # names come first: other columns go before a name has less than this
-    return max(12, 2 * width // 5)
+        yield more(hidden)
 
 
 def _row(pair: Pair, many: bool) -> list[Cell]:
-    numbers, style = pair.metrics, _STYLES[pair.verdict]
+    numbers, style = pair.metrics, STYLES[pair.verdict]
     return [
         Cell(f"{wording.SIGNS[pair.verdict]} {pair.verdict.value}", style),
         Cell(wording.name(pair.name)),
@@ -214,7 +188,7 @@ def _leftovers(comparison: Comparison, options: ReportOptions, width: int) -> It
     for side in ("reference", "candidate"):
         left = wording.ordered(comparison.leftovers, side)
         if left:
-            yield Text(f"  only in the {side} ({len(left):,})", "bold")
+            yield Text(f"  {wording.leftover_title(left, side)}", "bold")
             yield from _leftover_lines(left, options, width, many=len(comparison.candidates) > 1)
 
 
@@ -232,12 +206,12 @@ def _leftover_lines(
     if shown:
         yield from lines(columns, [_leftover_row(each, many) for each in shown], width, indent=4)
     if len(shown) < len(left):
-        yield Text(f"    and {len(left) - len(shown):,} more; --top or --verbose shows them", "dim")
+        yield more(len(left) - len(shown), indent=4)
 
 
 def _leftover_row(left: Leftover, many: bool) -> list[Cell]:
     return [
-        Cell(wording.name(left.name)),
+        Cell(wording.name(left.name), "" if left.counts else "dim"),
         Cell(wording.shape(left.shape), "dim"),
         Cell(printable(left.dtype), "dim"),
         Cell(printable(left.candidate) if many else "", "dim"),
@@ -285,8 +259,23 @@ def _finding(finding: Finding, width: int) -> RenderableType:
     where = ", ".join(printable(name, 60) for name in finding.where[:3])
     more = f" and {len(finding.where) - 3:,} more" if len(finding.where) > 3 else ""
     facts = [("where", where + more), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
-    return Group(title, *(Padding(_entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
+    return Group(title, *(Padding(entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
 
 
 # What a report is made of, in order; a section with nothing to say yields nothing.
 SECTIONS: tuple[Section, ...] = (_headline, _sides, _candidates, _facts, _rows, _leftovers, _groups, _findings)
+RECORDING_SECTIONS: tuple[Section, ...] = (
+    _headline,
+    recording_terminal.sides,
+    _candidates,
+    _facts,
+    recording_terminal.model,
+    recording_terminal.layers,
+    recording_terminal.gradients,
+    recording_terminal.others,
+    recording_terminal.details,
+    _leftovers,
+    _groups,
+    _findings,
+    recording_terminal.summary,
+)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 
 from nndiff.names import natural_key, printable
-from nndiff.result import Comparison, Leftover, Pair, Side, Totals
+from nndiff.result import Comparison, Leftover, Pair, Side, Totals, count
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
 from nndiff.verdict import Outcome, Verdict
@@ -32,7 +32,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _story(comparison: Comparison) -> str:
-    totals, many = comparison.totals, len(comparison.candidates) > 1
+    totals, many = _that_count(comparison), len(comparison.candidates) > 1
     unit = "pair" if many else "tensor"
     if comparison.outcome is Outcome.NOTHING:
         return _why_nothing(totals)
@@ -46,6 +46,11 @@ def _story(comparison: Comparison) -> str:
         failed = sum(comparison.outcome_of(side.label).exit_code != 0 for side in comparison.candidates)
         return f"{failed} of {plural(len(comparison.candidates), 'candidate')} differ; {story}"
     return story
+
+
+def _that_count(comparison: Comparison) -> Totals:
+    """Return the counts without leftovers that are only listed."""
+    return count(comparison.pairs, (left for left in comparison.leftovers if left.counts))
 
 
 def _why_nothing(totals: Totals) -> str:
@@ -125,8 +130,16 @@ def rows(comparison: Comparison, top: int, verbose: bool) -> tuple[list[Pair], i
 
 
 def ordered(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
-    """Return the leftovers of one side in natural order."""
-    return sorted((left for left in leftovers if left.side == side), key=lambda left: natural_key(left.name))
+    """Return the leftovers of one side in natural order, those that are only listed last."""
+    mine = (left for left in leftovers if left.side == side)
+    return sorted(mine, key=lambda left: (not left.counts, natural_key(left.name)))
+
+
+def leftover_title(left: list[Leftover], side: str) -> str:
+    """Return the title of a list of leftovers, saying how many of them are no difference."""
+    listed = sum(not each.counts for each in left)
+    aside = f"; {listed:,} inside the model, no difference" if listed else ""
+    return f"only in the {side} ({len(left):,}{aside})"
 
 
 def part_of(comparison: Comparison, candidate: Side) -> Comparison:
@@ -216,7 +229,7 @@ def passing(comparison: Comparison) -> str:
     needed = comparison.needed_tolerance
     if needed is not None:
         return _typed(needed)
-    totals = comparison.totals
+    totals = _that_count(comparison)
     reasons = [
         (totals.shape, "of another shape"),
         (totals.not_finite, "not finite"),

@@ -1,0 +1,84 @@
+"""Where two recordings part first, in words: every report says it the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nndiff.names import printable
+from nndiff.reports import wording
+from nndiff.result import Comparison
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Hold what is to be said about the first divergence, ready to print."""
+
+    name: str
+    facts: tuple[tuple[str, str], ...]  # label and text: what, why, source, settings, between
+
+    def fact(self, label: str) -> str:
+        """Return one of the texts, empty where there is none."""
+        return dict(self.facts).get(label, "")
+
+
+def parting(comparison: Comparison) -> Parting | None:
+    """Return where the two first part; the data may come from a file, so every part of it may be missing."""
+    found = comparison.first_divergence
+    if found is None:
+        return None
+    facts = [
+        ("what", _what(found, many=len(comparison.candidates) > 1)),
+        ("why", _text(found.get("why"))),
+        ("source", _both(found.get("source"))),
+        ("settings", _settings(found.get("attributes"))),
+        ("between", _between(found)),
+    ]
+    name = wording.name(_text(found.get("name"))) if found.get("name") else "?"
+    return Parting(name, tuple((label, text) for label, text in facts if text))
+
+
+def _text(value: Any) -> str:
+    return printable(value) if isinstance(value, str) else ""
+
+
+def _plain(value: Any) -> str:
+    return wording.short(value) if isinstance(value, float) else printable(str(value))
+
+
+def _what(found: Mapping[str, Any], many: bool) -> str:
+    size, name, other = found.get("max_abs"), found.get("name"), found.get("candidate_name")
+    parts = [
+        _both(found.get("class")),
+        f"max abs {wording.number(float(size))}" if isinstance(size, (int, float)) else _text(found.get("verdict")),
+        f"inputs {_text(found.get('inputs'))}" if found.get("inputs") and not found.get("why") else "",
+        f"in the candidate {_text(other)}" if other != name else "",
+        f"against {_text(found.get('candidate'))}" if many else "",
+    ]
+    return ", ".join(part for part in parts if part and not part.endswith(" "))
+
+
+def _both(value: Any) -> str:
+    """Return a text known of both sides: once where they agree, with an arrow where not."""
+    if not (isinstance(value, (list, tuple)) and len(value) == 2):
+        return ""
+    here, there = map(_text, value)
+    return wording.both(here, there) if here and there else here or there
+
+
+def _settings(changes: Any) -> str:
+    if not isinstance(changes, Mapping):
+        return ""
+    pairs = [(name, both) for name, both in changes.items() if isinstance(both, (list, tuple)) and len(both) == 2]
+    return ", ".join(f"{printable(str(name))} {_plain(one)} → {_plain(other)}" for name, (one, other) in pairs)
+
+
+def _between(found: Mapping[str, Any]) -> str:
+    """Say at which of the calls inside a composite module the difference comes in."""
+    after, before = _text(found.get("after")), _text(found.get("before"))
+    if after and before:
+        return f"after {after}, which agrees, and before {before}, which does not"
+    if after:
+        return f"after {after}, the last call inside it: all of them agree"
+    return f"before {before}, the first call inside it, which does not agree" if before else ""

@@ -1,0 +1,160 @@
+"""What every report says of two recordings in the same words: sides, model outputs, details, summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nndiff.names import printable
+from nndiff.reports import wording
+from nndiff.reports.layers import Rate, Recorded, Row, place_of
+from nndiff.reports.window import Gap
+from nndiff.result import Comparison, Pair, Side
+from nndiff.stats.metrics import Metrics
+from nndiff.verdict import Verdict
+
+_OF_MODEL = {"model_input": "model input", "output": "final output", "loss": "loss"}
+_SAID_BY_SIGN = (Verdict.IDENTICAL, Verdict.CLOSE, Verdict.DIFFERENT)
+
+
+def is_recording(comparison: Comparison) -> bool:
+    """Tell whether layers are to be shown: of recordings, where there is anything at all."""
+    return comparison.kind == "recording" and bool(comparison.pairs)
+
+
+def side_facts(side: Side) -> list[str]:
+    """Return what a recording is of and how large it is."""
+    model = side.meta.get("model")
+    of = model if isinstance(model, Mapping) else {}
+    parameters, mode, seed = of.get("parameters"), side.meta.get("mode"), side.meta.get("seed")
+    return [
+        wording.plural(side.tensors, "tensor"),
+        _known(of.get("class")),
+        wording.plural(parameters, "parameter") if isinstance(parameters, int) else "",
+        f"{_known(mode)} mode" if _known(mode) else "",
+        f"seed {_known(seed)}" if _known(seed) else "",
+        wording.size(side.nbytes),
+    ]
+
+
+def _known(value: Any) -> str:
+    return printable(str(value), 60) if isinstance(value, (str, int)) else ""
+
+
+def model_label(pair: Pair) -> str:
+    """Return what an input or output of the model is called."""
+    place = place_of(pair.name, pair.slot)
+    call = place.layer.partition("@")[2] if place.of_model else ""
+    kind = _OF_MODEL.get(place.slot, place.slot)
+    return printable(" ".join(part for part in (kind, f"of call {call}" if call else "", place.path) if part))
+
+
+def sign(pair: Pair | None, recorded_at_all: bool = True) -> str:
+    """Return ✓, ≈ or ✗, with the verdict where that says too little; – where nothing was recorded."""
+    if pair is None:
+        return "–" if recorded_at_all else ""
+    word = "" if pair.verdict in _SAID_BY_SIGN else f" {pair.verdict.value}"
+    return wording.SIGNS[pair.verdict] + word
+
+
+def gap_cells(gap: Gap, direction: str) -> tuple[str, str]:
+    """Return sign and largest difference of rows that are not shown."""
+    side = gap.side(direction)
+    if side is None:
+        return "", ""
+    failing = f" {side.failing:,}" if side.failing else ""
+    return wording.SIGNS[side.worst] + failing, wording.number(side.max_abs)
+
+
+def max_abs(pair: Pair | None) -> str:
+    """Return the largest difference of a pair."""
+    if pair is None:
+        return ""
+    return wording.number(pair.metrics.max_abs if pair.metrics else None)
+
+
+def shape(row: Row) -> str:
+    """Return the shape of a layer's output."""
+    return wording.both(*map(wording.shape, row.pairs[0].shape))
+
+
+def layer_pairing(row: Row) -> str:
+    """Return how a layer was found, if not simply by its name."""
+    pair = row.pairs[0]
+    if pair.matched_by == "name":
+        return ""
+    other = place_of(pair.candidate_name, pair.slot).label
+    return printable(pair.matched_by + (f": {other}" if other != row.label else ""))
+
+
+def layer_counts(view: Recorded) -> str:
+    """Return how many layers both sides have, and each alone."""
+    alone = [(view.only_in(side), f"only in the {side}") for side in ("reference", "candidate")]
+    parts = [f"{view.common:,} common", *(f"{many:,} {where}" for many, where in alone)]
+    return ", ".join(parts)
+
+
+def detail_title(pair: Pair) -> str:
+    """Return what a pair shown in detail is: layer and direction."""
+    place = place_of(pair.name, pair.slot)
+    return f"{wording.name(place.label)} {'gradient' if place.slot == 'grad_output' else printable(place.slot)}"
+
+
+def details(pair: Pair, view: Recorded) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of a mismatched pair, line by line."""
+    numbers = pair.metrics
+    if numbers is None:
+        return
+    yield "reference", _spread(numbers, "ref")
+    yield "candidate", _spread(numbers, "cand")
+    yield "difference", ", ".join(_difference(pair, numbers, view))
+    shares = ", ".join(f"{name} {wording.number(getattr(numbers, name))}" for name in ("p50", "p90", "p95", "p99"))
+    yield "percentile", shares
+
+
+def _spread(numbers: Metrics, side: str) -> str:
+    names = ("mean", "std", "min", "max")
+    return "  ".join(f"{name} {wording.number(getattr(numbers, f'{side}_{name}')):>10}" for name in names)
+
+
+def _difference(pair: Pair, numbers: Metrics, view: Recorded) -> Iterator[str]:
+    where = f" at {list(numbers.max_abs_index)}" if numbers.max_abs_index is not None else ""
+    yield f"max abs {wording.number(numbers.max_abs)}{where}"
+    share = view.of_scale(pair) if pair.slot == "grad_output" else None
+    if share is not None:
+        yield f"{wording.number(share)} of the largest gradient"
+    yield from (f"{name.replace('_', ' ')} {wording.number(getattr(numbers, name))}" for name in ("mse", "rel_l2"))
+    yield f"cosine {numbers.cosine:.6f}"
+    yield f"{wording.mismatched(pair)} out"
+
+
+def rate_label(rate: Rate) -> str:
+    """Return what a match rate is labelled with."""
+    return "parameters" if rate.name == "param_grad" else printable(rate.name, 10)
+
+
+def rate_text(rate: Rate) -> str:
+    """Return `148 of 150 layers match, 98.67 %`."""
+    units = rate.unit if rate.total == 1 else f"{rate.unit}s"
+    verb = "matches" if rate.total == 1 else "match"
+    return f"{rate.matched:,} of {rate.total:,} {units} {verb}, {rate.percent}"
+
+
+def final_output(view: Recorded) -> str:
+    """Return whether the final output matches, and by how much not."""
+    if view.outputs_match is None:
+        return "not recorded on both sides"
+    sizes = [pair.metrics.max_abs for pair in view.outputs if pair.metrics]
+    size = f", max abs {wording.number(max(sizes))}" if sizes else ""
+    return f"the final output {'matches' if view.outputs_match else 'does not match'}{size}"
+
+
+def closing(comparison: Comparison, view: Recorded) -> tuple[bool, str]:
+    """Return whether all is well with a candidate, and the last line to say about it."""
+    outcome = comparison.outcome_of(view.candidate.label)
+    if outcome.exit_code == 0:
+        bits = ", bit for bit" if outcome.value == "identical" else " within tolerance"
+        return True, f"all outputs match{bits}"
+    if view.first is not None:
+        return False, f"the first to differ is {wording.name(str(view.first))}"
+    return False, "not all outputs match"

@@ -14,7 +14,7 @@ test: $(STAMP)
 
 # The tests that need other environments: one with NeMo, one with next to nothing, and with OLD_TORCH=2.2.2 a third.
 test-systems: $(STAMP) .venv-nemo/.ready .venv-bare/.ready $(if $(OLD_TORCH),.venv-bare-$(OLD_TORCH)/.ready)
-	$(BIN)/python -m pytest tests/systems
+	NNDIFF_SYSTEMS=1 $(BIN)/python -m pytest tests/systems
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -52,7 +52,7 @@ def build(path: str, wishes: Wishes) -> ModelSpec:
     _accept_masks(model)
     return ModelSpec(
         model=model.eval(),  # NeMo restores in train mode, where dither and dropout draw random numbers
-        label=path,
+        label=os.path.basename(path),  # a recording knows nothing of the machine it was made on
         inputs=partial(inputs_for, model, wishes.batch_size or 2, wishes.seq_len or 16000, wishes.seed),
         loss=loss_for(model),
         notes=tuple(notes),

@@ -1,0 +1,251 @@
+"""NeMo models where NeMo is not installed: what is said, and everything that can be known without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nndiff.errors import ModelError, SourceError
+from nndiff.models import Wishes, resolve
+from nndiff.models.nemo import (
+    MaskedTokenLoss,
+    MissingNemoError,
+    _accept_masks,
+    _carried_config,
+    _is_checkpoint,
+    inputs_for,
+    loss_for,
+)
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+NEMO, LIGHTNING = FIXTURES / "tiny_nest.nemo", FIXTURES / "tiny_nest_pl.ckpt"
+INSTALL = 'pip install "nemo_toolkit[asr]"'
+
+
+def record(out, model, *arguments, before=""):
+    """Run `nndiff record` in a process of its own, after a line of Python."""
+    program = f"import sys\n{before}\nfrom nndiff.commands import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "record", str(model), "-o", str(out), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("model", [NEMO, LIGHTNING], ids=["nemo", "ckpt"])
+def test_without_nemo_the_command_ends_with_two_and_says_what_to_install(tmp_path, model):
+    done = record(tmp_path / "x.nnrec", model)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert INSTALL in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_likewise(tmp_path):
+    done = record(tmp_path / "x.nnrec", NEMO, before="sys.modules['torch'] = None")
+    assert done.returncode == 2
+    assert (
+        done.stderr.strip()
+        == "nndiff: torch is needed to run a model and is not installed: pip install 'nndiff[torch]'"
+    )
+
+
+def test_a_part_of_nemo_that_is_missing_is_named():
+    error = MissingNemoError("x.nemo", "lhotse")
+    assert error.exit_code == 2
+    assert error.package == "nemo_toolkit"
+    assert "'lhotse' is not installed" in str(error)
+    assert INSTALL in str(error)
+
+
+@pytest.mark.parametrize("name", ["gone.nemo", "gone.ckpt"])
+def test_a_file_that_is_not_there_is_named_before_nemo_is_asked_for(tmp_path, name):
+    with pytest.raises(SourceError, match=rf"{name}: no such file"):
+        resolve(str(tmp_path / name), Wishes())
+
+
+def test_archives_and_checkpoints_are_told_apart_by_what_they_hold(tmp_path):
+    swapped = tmp_path / "really_an_archive.ckpt"
+    swapped.write_bytes(NEMO.read_bytes())
+    assert _is_checkpoint(str(LIGHTNING))
+    assert not _is_checkpoint(str(NEMO))
+    assert not _is_checkpoint(str(swapped))
+
+
+def test_a_lightning_checkpoint_carries_its_config_readable_without_omegaconf():
+    config = _carried_config(str(LIGHTNING))
+    assert config["target"] == "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel"
+    assert config["encoder"]["d_model"] == 64
+    assert config["encoder"]["att_context_size"] == [-1, -1]
+    assert config["encoder"]["xscaling"] is True
+    assert config["encoder"]["conv_context_size"] is None
+    assert config["preprocessor"]["dither"] == 1e-5
+
+
+def test_a_checkpoint_of_something_else_carries_none(tmp_path):
+    torch.save({"state_dict": {}, "hyper_parameters": {"lr": 1}}, tmp_path / "a.ckpt")
+    torch.save({"w": torch.zeros(2)}, tmp_path / "b.ckpt")
+    assert _carried_config(str(tmp_path / "a.ckpt")) == {"lr": 1}
+    assert _carried_config(str(tmp_path / "b.ckpt")) is None
+
+
+class Audio(torch.nn.Module):
+    def forward(self, input_signal=None, input_signal_length=None, processed_signal=None): ...
+
+
+class Nest(torch.nn.Module):
+    """Have NEST's signature, masking and loss, and nothing else of it."""
+
+    class Masking(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mask_embedding = torch.nn.Parameter(torch.full((3,), 7.0))
+
+        def forward(self, input_feats, input_lengths):
+            drawn = torch.rand(input_feats.shape[::2]).unsqueeze(1).expand_as(input_feats) < 0.5
+            return torch.where(drawn, self.mask_embedding.view(1, -1, 1), input_feats), drawn.float()
+
+    class Loss(torch.nn.Module):
+        def forward(self, decoder_outputs, targets, decoder_lengths=None, masks=None):
+            return (decoder_outputs - targets).sum() + decoder_lengths + masks
+
+    def __init__(self):
+        super().__init__()
+        self.mask_processor = self.Masking()
+        self.loss = self.Loss()
+
+    def forward(
+        self,
+        input_signal=None,
+        input_signal_length=None,
+        noisy_input_signal=None,
+        noisy_input_signal_length=None,
+        apply_mask=False,
+    ):
+        if apply_mask is True:
+            return self.mask_processor(input_feats=noisy_input_signal, input_lengths=noisy_input_signal_length)
+        return noisy_input_signal, None
+
+
+def test_audio_models_get_a_waveform_and_its_lengths():
+    made = inputs_for(Audio(), 3, 800, 42)
+    assert list(made) == ["input_signal", "input_signal_length"]
+    assert made["input_signal"].shape == (3, 800)
+    assert made["input_signal_length"].tolist() == [800, 800, 800]
+
+
+def test_inputs_depend_on_the_seed_alone():
+    torch.manual_seed(1)
+    first = inputs_for(Audio(), 2, 800, 42)["input_signal"]
+    torch.manual_seed(2)
+    assert torch.equal(first, inputs_for(Audio(), 2, 800, 42)["input_signal"])
+    assert not torch.equal(first, inputs_for(Audio(), 2, 800, 43)["input_signal"])
+
+
+def test_nest_gets_the_noisy_twin_and_a_mask():
+    made = inputs_for(Nest(), 2, 800, 42)
+    assert list(made) == [
+        "input_signal",
+        "input_signal_length",
+        "noisy_input_signal",
+        "noisy_input_signal_length",
+        "apply_mask",
+    ]
+    assert made["apply_mask"] is True
+    noise = made["noisy_input_signal"] - made["input_signal"]
+    assert 0.005 < noise.std() < 0.02
+    assert made["input_signal_length"] is not made["noisy_input_signal_length"]
+
+
+def test_a_signal_of_channels_gets_an_axis_for_them():
+    class Enhancement(torch.nn.Module):
+        class Kind:
+            axes = ("B", "C", "T")
+
+        input_types = {"input_signal": Kind()}  # noqa: RUF012  # as NeMo has it
+
+        def forward(self, input_signal, input_length=None): ...
+
+    made = inputs_for(Enhancement(), 2, 800, 42)
+    assert made["input_signal"].shape == (2, 1, 800)
+    assert made["input_length"].tolist() == [800, 800]
+
+
+def test_models_that_need_more_say_what():
+    class Text(torch.nn.Module):
+        def forward(self, text, speaker=None): ...
+
+    class Prompted(torch.nn.Module):
+        def forward(self, input_signal, input_signal_length, prompt): ...
+
+    with pytest.raises(ModelError, match="Text takes no waveform but text, speaker: give its inputs with --input"):
+        inputs_for(Text(), 2, 800, 42)
+    with pytest.raises(ModelError, match="Prompted also needs prompt: give all its inputs with --input"):
+        inputs_for(Prompted(), 2, 800, 42)
+
+
+def test_a_masked_token_model_has_its_own_loss_and_others_have_none():
+    loss = loss_for(Nest())
+    assert isinstance(loss, MaskedTokenLoss)
+    one, two, three, four = (torch.tensor(float(number)) for number in (10, 2, 3, 4))
+    assert loss(Nest(), {}, (one, two, three, four)) == 10 - 4 + 2 + 3
+    assert "--seed" in loss.if_not_finite
+    assert loss_for(Audio()) is None
+    assert loss_for(torch.nn.Sequential(torch.nn.MSELoss())) is None
+
+
+def fed(**more):
+    return {"noisy_input_signal": torch.zeros(2, 3, 4), "noisy_input_signal_length": torch.tensor([4, 4]), **more}
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 1, 4), (2, 3, 4)])
+def test_a_mask_that_is_given_replaces_the_drawn_one(shape):
+    model = Nest()
+    _accept_masks(model)
+    masks = torch.zeros(shape)
+    masks[0, ..., 1] = 1
+    features, used = model(**fed(masks=masks))
+    assert used.shape == (2, 3, 4)
+    assert used.nonzero().tolist() == [[0, 0, 1], [0, 1, 1], [0, 2, 1]]
+    assert torch.equal(features, used * 7)
+
+
+def test_without_a_mask_the_model_draws_as_it_would_alone():
+    plain, model = Nest(), Nest()
+    _accept_masks(model)
+    results = []
+    for each in (plain, model):
+        torch.manual_seed(0)
+        results.append((*each(**fed(apply_mask=True)), torch.rand(1)))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    model(**fed(masks=torch.ones(2, 4)))
+    torch.manual_seed(0)
+    assert torch.equal(model(**fed(apply_mask=True))[1], results[0][1]), "a mask holds for one call"
+
+
+def test_a_given_mask_leaves_the_random_numbers_after_it_in_step():
+    model = Nest()
+    _accept_masks(model)
+    after = []
+    for more in ({"apply_mask": True}, {"masks": torch.ones(2, 4)}):
+        torch.manual_seed(0)
+        model(**fed(**more))
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
+
+
+def test_a_saved_apply_mask_is_a_tensor_and_means_the_same():
+    model = Nest()
+    _accept_masks(model)
+    assert model(**fed(apply_mask=torch.tensor(True)))[1] is not None
+    assert model(**fed(apply_mask=torch.tensor(False)))[1] is None
+    assert model(**fed())[1] is None
+
+
+def test_a_mask_of_another_length_is_refused():
+    model = Nest()
+    _accept_masks(model)
+    with pytest.raises(ModelError, match=r"masks of the shape \(2, 5\) do not fit features of \(2, 3, 4\)"):
+        model(**fed(masks=torch.ones(2, 5)))

@@ -98,6 +98,7 @@ class Recorder:
         self._listening: dict[int, str] = {}  # event -> name of an output whose gradient is waited for
         self._recomputed = Recomputed()
         self._lock = threading.RLock()
+        self._attached = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         """Stay one: a model that copies its own modules copies no recorder."""
@@ -128,6 +129,7 @@ class Recorder:
             handle.remove()
         self._handles.clear()
         self._grad_handles.clear()
+        self._attached = False
 
     @property
     def never_called(self) -> list[str]:
@@ -173,6 +175,8 @@ class Recorder:
         return self._sink.value(site, None, note=text, phase=phase)
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._attached or module not in self._names:
+            return  # a copy of a module took the hook along
         with self._lock:
             frame = self._begin(module)
             if frame.phase == "forward":
@@ -216,6 +220,8 @@ class Recorder:
         return Link(site.path, how, event.order)
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not self._attached or module not in self._names:
+            return
         with self._lock:
             frame = self._end(module)
             if frame is None:

@@ -73,12 +73,14 @@ _Held = dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]
 
 
 def _restore_buffers(module: torch.nn.Module, held: _Held) -> None:
-    for name in [name for name in module._buffers if name not in held]:
+    fixed = isinstance(module, torch.jit.ScriptModule)  # it neither gains nor loses buffers
+    for name in [] if fixed else [name for name in module._buffers if name not in held]:
         del module._buffers[name]
     for name, (buffer, copy) in held.items():
         if buffer is not None and copy is not None and not _equal(buffer, copy):
             buffer.data.copy_(copy)
-        module._buffers[name] = buffer
+        if not fixed:
+            module._buffers[name] = buffer
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The fused statistics kernel, in C (stats/native/)."""
 
-from collections.abc import Buffer
+from typing_extensions import Buffer
 
 class Batch:
     """Hold pairs that are measured in steps."""

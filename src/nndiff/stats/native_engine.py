@@ -109,7 +109,8 @@ class NativeEngine:
         if row[_OVERFLOW]:  # squares beyond float64: rare enough to leave their meaning to one place
             return next(iter(self._twin.measure([job])))
         index = _unravel(row[_AT], job.reference.shape)
-        return Metrics(*row[_COUNTS], row[_MAX_ABS], index, *row[_NUMBERS], row[_ENVELOPE])
+        fields = (*row[_COUNTS], row[_MAX_ABS], index, *row[_NUMBERS], row[_ENVELOPE])
+        return Metrics(*fields)
 
 
 def describe() -> str:

@@ -49,9 +49,16 @@ static int64_t chunks_of(const Item *item)
     return (item->count + CHUNK - 1) / CHUNK;
 }
 
-static int64_t pilot_chunk(const Item *item, int number)
+/* Chunks that go first, evenly spread, to tell about where the percentiles are. */
+static int64_t pilots_of(const Item *item)
 {
-    return (chunks_of(item) - 1) * number / (PILOTS - 1);
+    int64_t some = chunks_of(item) / 32;
+    return some < 32 ? 32 : some > 256 ? 256 : some;
+}
+
+static int64_t pilot_chunk(const Item *item, int64_t number)
+{
+    return (chunks_of(item) - 1) * number / (pilots_of(item) - 1);
 }
 
 static void add_task(Batch *b, size_t item, int group, int64_t chunk)
@@ -63,9 +70,10 @@ static void add_task(Batch *b, size_t item, int group, int64_t chunk)
 static void add_chunks(Batch *b, size_t i)
 {
     const Item *item = &b->items[i];
-    int piloted = item->mode == BRACKET && b->round == ROUND_FIRST, pilot = 0;
+    int piloted = item->mode == BRACKET && b->round == ROUND_FIRST;
+    int64_t pilot = 0;
     for (int64_t chunk = 0; chunk < chunks_of(item); chunk++) {
-        if (piloted && pilot < PILOTS && chunk == pilot_chunk(item, pilot))
+        if (piloted && pilot < pilots_of(item) && chunk == pilot_chunk(item, pilot))
             pilot++; /* seen already */
         else
             add_task(b, i, -1, chunk);
@@ -95,8 +103,8 @@ static int plan_round(Batch *b)
         if (!takes_part(&b->items[i], b->round))
             continue;
         if (b->round == ROUND_PILOT)
-            for (int pilot = 0; pilot < PILOTS; pilot++)
-                add_task(b, i, pilot * GROUPS / PILOTS, pilot_chunk(&b->items[i], pilot));
+            for (int64_t pilot = 0; pilot < pilots_of(&b->items[i]); pilot++)
+                add_task(b, i, (int)(pilot % GROUPS), pilot_chunk(&b->items[i], pilot));
         else if (b->round == ROUND_PICK)
             add_task(b, i, -1, 0);
         else

@@ -26,7 +26,7 @@ BEGIN_TARGET(TARGET)
 #include "wide.h"
 #include "narrow.h"
 
-/* Count the floats at or above each edge by their upper 16 bits; 16 at a time, in any order. */
+/* Count the floats at or above each edge by their upper 16 bits; many at a time, in any order. */
 static void bracket(const float *p, size_t n, Brackets *b)
 {
 #if LEVEL
@@ -79,9 +79,64 @@ static void distance_f32(const float *r, const float *c, size_t n, float *dist32
     }
 }
 
+static ALWAYS_INLINE void range_of(const uint32_t *key, size_t n, uint32_t range[2])
+{
+    uint32_t low = UINT32_MAX, high = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t but_zero = key[i] - 1; /* zero becomes the largest */
+        low = but_zero < low ? but_zero : low;
+        high = key[i] > high ? key[i] : high;
+    }
+    range[0] = low + 1;
+    range[1] = high;
+}
+
+static void keys_f32(const float *p, size_t n, int shift, uint32_t past, uint32_t *key, uint32_t range[2])
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, p + i, sizeof bits);
+        bits >>= shift;
+        key[i] = bits < past ? bits : past;
+    }
+    range_of(key, n, range);
+}
+
+static void keys_f64(const double *p, size_t n, int shift, uint32_t past, uint32_t *key, uint32_t range[2])
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, p + i, sizeof bits);
+        uint32_t k = (uint32_t)(bits >> shift);
+        key[i] = k < past ? k : past;
+    }
+    range_of(key, n, range);
+}
+
+static size_t pick(uint32_t *key, const uint32_t wanted[RANKS], const double *value, size_t n, double *out)
+{
+    size_t found = 0;
+    memset(key + n, 0xFE, PAD * sizeof *key); /* no key */
+    for (size_t i = 0; i < n; i += 16) {
+        uint32_t hit[16], any = 0;
+        for (int lane = 0; lane < 16; lane++) {
+            uint32_t k = key[i + (size_t)lane];
+            hit[lane] = (k == wanted[0]) | (k == wanted[1]) | (k == wanted[2]) | (k == wanted[3]) | (k == wanted[4]) |
+                        (k == wanted[5]) | (k == wanted[6]) | (k == wanted[7]);
+            any |= hit[lane];
+        }
+        for (size_t lane = 0; any && lane < 16; lane++) {
+            out[found] = value[i + lane];
+            found += hit[lane] && value[i + lane] > 0;
+        }
+    }
+    return found;
+}
+
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, side_f32, side_bf16, side_f16,
     pair_f64,   side_f64, centre,    to_f32,   to_f64,   bracket,   distance_f32,
+    keys_f32,   keys_f64, pick,
 };
 
 #if LEVEL && defined(__clang__)

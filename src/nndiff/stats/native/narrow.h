@@ -51,17 +51,17 @@ static inline void half_step(NarrowSums *s, vd r, vd c, double *dist64)
 static ALWAYS_INLINE int narrow_step(NarrowSums *s, const NarrowLines *l, vf r, vf c, float *dist32, double *dist64)
 {
     vf d = f_sub(c, r), ad = f_abs(d), ar = f_abs(r);
-    unsigned unequal = f_ne(d, f_set(0.0f));
-    unsigned maybe = f_gt(ad, f_fma(l->rtol_in, ar, l->atol_in));
-    unsigned outside = f_gt(ad, f_fma(l->rtol_out, ar, l->atol_out));
+    mf unequal = f_ne(d, f_set(0.0f));
+    mf maybe = f_gt(unequal, ad, f_fma(l->rtol_in, ar, l->atol_in));
+    mf outside = f_gt(unequal, ad, f_fma(l->rtol_out, ar, l->atol_out));
     vf limit = f_min(f_min(f_fma(l->slope, ar, l->offset), l->plateau), f_fma(l->rel, ar, l->rel_offset));
-    s->unequal += bits_set(unequal);
-    s->mismatched += bits_set(outside);
+    s->unequal += bits_set(m_bits(unequal));
+    s->mismatched += bits_set(m_bits(outside));
     half_step(s, f_low(r), f_low(c), dist64);
     half_step(s, f_high(r), f_high(c), dist64 ? dist64 + W : NULL);
     if (dist32)
         f_store(dist32, ad);
-    return (unequal & ((maybe ^ outside) | f_gt(ad, limit))) != 0;
+    return m_any(m_xor(maybe, outside), f_gt(unequal, ad, limit));
 }
 
 static inline void narrow_range(NarrowSums *s, vf r, vf c)
@@ -76,8 +76,9 @@ static inline void narrow_range(NarrowSums *s, vf r, vf c)
 static void narrow_exact(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride, NarrowSums *s)
 {
     vf ad32 = f_abs(f_sub(c, r)), ar32 = f_abs(r);
-    unsigned doubtful = f_gt(ad32, f_fma(l->rtol_in, ar32, l->atol_in)) &
-                        ~f_gt(ad32, f_fma(l->rtol_out, ar32, l->atol_out)) & f_ne(r, c);
+    mf unequal = f_ne(r, c);
+    unsigned doubtful = m_bits(f_gt(unequal, ad32, f_fma(l->rtol_in, ar32, l->atol_in))) &
+                        ~m_bits(f_gt(unequal, ad32, f_fma(l->rtol_out, ar32, l->atol_out)));
     for (int half = 0; half < 2; half++, at += W * stride, doubtful >>= W) {
         vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
         vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
@@ -160,6 +161,10 @@ static void narrow_finish(const Narrow *job, Type type, const NarrowSums *s, Sum
     out->mismatched = (int64_t)s->mismatched;
 }
 
+/* The machine reads ahead on its own, but not across a page: ask for the page after this one. */
+#define AHEAD(p) __builtin_prefetch((const char *)(p) + 4096, 0, 3)
+#define TYPE_SIZE_OF(type) ((type) == TYPE_F32 ? 4 : 2)
+
 static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, float *dist32, double *dist64)
 {
     const NarrowLines l = narrow_lines(job);
@@ -169,6 +174,8 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, fl
 #define LOAD(p, i) (type == TYPE_F32 ? f_load((const float *)(p) + (i)) : f_from_f16((const uint16_t *)(p) + (i)))
     for (; i + 2 * W <= job->n; i += 2 * W) {
         vf r = LOAD(job->r, i), c = LOAD(job->c, i);
+        AHEAD((const char *)job->r + i * TYPE_SIZE_OF(type));
+        AHEAD((const char *)job->c + i * TYPE_SIZE_OF(type));
         narrow_range(&s, r, c);
         hit[hits] = (uint16_t)i;
         hits += (size_t)narrow_step(&s, &l, r, c, dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
@@ -193,6 +200,8 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist3
     for (; i + 4 * W <= job->n; i += 4 * W) {
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
+        AHEAD(left + i);
+        AHEAD(right + i);
         hit[hits] = (uint16_t)i;
         narrow_range(&s, r[0], c[0]);
         narrow_range(&s, r[1], c[1]);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum {
-    BLOCK = 1024,  /* elements: both sides and the distances stay in the L1 cache */
+    BLOCK = 2048,  /* elements: both sides and the distances stay in the L1 cache */
     CHUNK = 16384, /* elements: the unit of work of a thread; both sides stay in the L2 cache */
     LANES = 8,     /* doubles in the widest vector */
     PAD = 32,      /* elements a kernel may write behind the end */
@@ -107,6 +107,11 @@ typedef struct {
     void (*to_f64)(Type, const void *, size_t, double *);
     void (*bracket)(const float *, size_t, Brackets *);
     void (*distance_f32)(const float *r, const float *c, size_t n, float *dist32, double *dist64);
+    /* keys by leading bits, no larger than `past`; range: the least but for zero, and the largest */
+    void (*keys_f32)(const float *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);
+    void (*keys_f64)(const double *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);
+    /* the values but for zeros whose key is one of eight; there is PAD behind keys and values */
+    size_t (*pick)(uint32_t *key, const uint32_t wanted[RANKS], const double *value, size_t n, double *out);
 } Kernels;
 
 extern const Kernels KERNELS_BASELINE;

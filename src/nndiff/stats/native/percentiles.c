@@ -12,6 +12,8 @@ static void histogram_start(Item *item, Histogram *h, int fine)
     h->wide = !item->narrow;
     h->shift = h->wide ? (fine ? WIDE_FINE : WIDE_COARSE) : (fine ? FINE : COARSE);
     h->bins = h->wide ? (int64_t)0x7FF << (52 - h->shift) : (int64_t)FLOAT_KEYS << (COARSE - h->shift);
+    h->low = h->bins;
+    h->high = h->total = 0;
     h->count = calloc((size_t)h->bins + 1, sizeof *h->count);
     item->no_memory |= h->count == NULL;
 }
@@ -31,8 +33,6 @@ void item_prepare(Item *item, int fed)
             histogram_start(item, &item->group[g], 0);
         item->between = calloc(1 << COARSE, 1);
         item->no_memory |= item->between == NULL;
-        int64_t take = EXACT_LIMIT * BLOCK / item->count;
-        item->take = take < 1 ? 1 : (size_t)take;
     }
     if (item->mode == GATHER || item->mode == COUNT)
         histogram_start(item, &item->total, item->mode == COUNT);
@@ -53,18 +53,27 @@ void item_stop(Item *item)
 
 /* --- in the threads ------------------------------------------------------------------------------ */
 
+static int64_t add_counts(Histogram *h, const uint32_t *from, int64_t key)
+{
+    h->count[key] += from[key];
+    return key < h->bins ? from[key] : 0;
+}
+
 void worker_flush(Worker *w)
 {
-    if (!w->target)
+    Histogram *h = w->target;
+    if (!h)
         return;
     pthread_mutex_lock(w->lock);
-    for (int64_t k = w->low; k <= w->high; k++) {
-        w->target->count[k] += w->counts[k];
-        w->counts[k] = 0;
-    }
-    w->target->count[0] += w->counts[0];
-    w->counts[0] = 0;
+    h->total += add_counts(h, w->counts, 0);
+    for (int64_t k = w->low; k <= w->high; k++)
+        h->total += add_counts(h, w->counts, k);
+    h->low = w->low < h->low ? w->low : h->low;
+    h->high = w->high > h->high ? w->high : h->high;
     pthread_mutex_unlock(w->lock);
+    w->counts[0] = 0;
+    if (w->low <= w->high)
+        memset(w->counts + w->low, 0, (size_t)(w->high - w->low + 1) * sizeof *w->counts);
     w->target = NULL;
 }
 
@@ -99,37 +108,20 @@ void sink_start(Worker *w, Item *item, const Task *task)
         aim(w, item, task->group >= 0 ? &item->group[task->group] : &item->total);
 }
 
-/* Count keys. The range is kept so that a flush need not go over bins nobody touched. */
-static void count_keys(Worker *w, const uint32_t *key, size_t n)
+/* Count distances. The range is kept so that a flush need not go over bins nobody touched. */
+static void count_block(Worker *w, size_t n)
 {
-    uint32_t low = UINT32_MAX, high = 0, *counts = w->counts;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t nonzero = key[i] - 1; /* zero becomes the largest */
-        low = nonzero < low ? nonzero : low;
-        high = key[i] > high ? key[i] : high;
-    }
+    const Histogram *h = w->target;
+    uint32_t key[BLOCK], range[2], *counts = w->counts;
+    if (h->wide)
+        w->kernels->keys_f64(w->dist64, n, h->shift, (uint32_t)h->bins, key, range);
+    else
+        w->kernels->keys_f32(w->dist32, n, h->shift, (uint32_t)h->bins, key, range);
     for (size_t i = 0; i < n; i++)
         counts[key[i]]++;
-    if (high) {
-        w->low = (int64_t)low + 1 < w->low ? (int64_t)low + 1 : w->low;
-        w->high = (int64_t)high > w->high ? (int64_t)high : w->high;
-    }
-}
-
-static void keys_of(const Worker *w, const Histogram *h, size_t n, uint32_t *key)
-{
-    const uint32_t past = (uint32_t)h->bins; /* what is not finite */
-    for (size_t i = 0; i < n; i++) {
-        uint64_t wide;
-        uint32_t bits, k;
-        if (h->wide) {
-            memcpy(&wide, w->dist64 + i, sizeof wide);
-            k = (uint32_t)(wide >> h->shift);
-        } else {
-            memcpy(&bits, w->dist32 + i, sizeof bits);
-            k = bits >> h->shift;
-        }
-        key[i] = k < past ? k : past;
+    if (range[1]) {
+        w->low = range[0] < w->low ? range[0] : w->low;
+        w->high = range[1] > w->high ? range[1] : w->high;
     }
 }
 
@@ -146,41 +138,26 @@ static void sample_block(Worker *w, const Item *item, size_t n)
 
 static void gather_block(Worker *w, const Item *item, size_t n)
 {
-    uint32_t key[BLOCK + PAD], bin[RANKS];
+    const Histogram *h = &item->total;
+    uint32_t key[BLOCK + PAD], bin[RANKS], range[2];
     for (int k = 0; k < RANKS; k++)
         bin[k] = item->bin[k] < 0 ? UINT32_MAX : (uint32_t)item->bin[k];
-    keys_of(w, &item->total, n, key);
-    memset(key + n, 0xFE, PAD * sizeof *key); /* no bin */
-    for (size_t i = 0; i < n; i += 16) {
-        uint32_t any = 0, hit[16];
-        for (int lane = 0; lane < 16; lane++) {
-            uint32_t x = key[i + lane];
-            hit[lane] = (x == bin[0]) | (x == bin[1]) | (x == bin[2]) | (x == bin[3]) | (x == bin[4]) |
-                        (x == bin[5]) | (x == bin[6]) | (x == bin[7]);
-            any |= hit[lane];
-        }
-        if (!any)
-            continue;
-        for (int lane = 0; lane < 16; lane++) {
-            w->found[w->finds] = w->dist64[i + lane];
-            w->finds += hit[lane] && w->dist64[i + lane] > 0;
-        }
-    }
+    if (h->wide)
+        w->kernels->keys_f64(w->dist64, n, h->shift, (uint32_t)h->bins, key, range);
+    else
+        w->kernels->keys_f32(w->dist32, n, h->shift, (uint32_t)h->bins, key, range);
+    w->finds += w->kernels->pick(key, bin, w->dist64, n, w->found + w->finds);
 }
 
 void sink(Worker *w, const Item *item, size_t n)
 {
-    uint32_t key[BLOCK];
     if (item->mode == GATHER && item->stage == SECOND) {
         gather_block(w, item, n);
     } else if (item->mode == BRACKET && item->stage == FIRST) {
         w->kernels->bracket(w->dist32, n, &w->brackets);
         sample_block(w, item, n);
-    } else if (w->target) {
-        if (item->mode != KEEP) {
-            keys_of(w, w->target, n, key);
-            count_keys(w, key, n);
-        }
+    } else if (item->mode != KEEP && w->target) {
+        count_block(w, n);
     }
 }
 
@@ -239,32 +216,33 @@ static double edge_of(const Histogram *h, int64_t key)
 static int64_t bin_of_rank(const Histogram *h, int64_t rank, int64_t *inside)
 {
     int64_t key = 0;
-    while (key < h->bins && rank >= (int64_t)h->count[key])
-        rank -= (int64_t)h->count[key++];
+    while (key < h->bins && rank >= (int64_t)h->count[key]) {
+        rank -= (int64_t)h->count[key];
+        key = key == 0 && h->low > 0 ? h->low : key + 1;
+    }
     *inside = rank;
     return key;
 }
 
-static int64_t total_of(const Histogram *h)
+static int64_t count_from(const Histogram *h, int64_t key)
 {
-    int64_t total = 0;
-    for (int64_t k = 0; k < h->bins; k++)
-        total += (int64_t)h->count[k];
-    return total;
+    int64_t count = 0;
+    for (; key <= h->high && key < h->bins; key++)
+        count += (int64_t)h->count[key];
+    return count;
 }
 
-/* The spread of the share of distances up to a key, between groups of pilots, as error of the mean. */
+/* The spread of the share of distances above a key, between groups of pilots, as error of the mean. */
 static double doubt(const Item *item, int64_t key)
 {
     double sum = 0, squares = 0, groups = 0;
     for (int g = 0; g < GROUPS; g++) {
-        double upto = 0, total = (double)total_of(&item->group[g]);
-        for (int64_t k = 0; k <= key; k++)
-            upto += (double)item->group[g].count[k];
-        if (total == 0)
+        const Histogram *h = &item->group[g];
+        if (h->total == 0)
             continue;
-        sum += upto / total;
-        squares += upto / total * (upto / total);
+        double share = (double)count_from(h, key + 1) / (double)h->total;
+        sum += share;
+        squares += share * share;
         groups++;
     }
     if (groups < 2)
@@ -273,18 +251,39 @@ static double doubt(const Item *item, int64_t key)
     return sqrt(fmax(squares / groups - mean * mean, 0) / (groups - 1));
 }
 
-static void draw_bracket(Item *item, int q, int64_t total)
+static void draw_bracket(Item *item, int q)
 {
-    int64_t inside, key = bin_of_rank(&item->total, (int64_t)(QUANTILE[q] * (double)total), &inside);
-    double off = 6 * doubt(item, key) + 4 * sqrt(QUANTILE[q] * (1 - QUANTILE[q]) / (double)total);
-    double low = fmax(QUANTILE[q] - off, 0), high = fmin(QUANTILE[q] + off, 1);
-    int64_t from = bin_of_rank(&item->total, (int64_t)(low * (double)total), &inside);
-    int64_t to = bin_of_rank(&item->total, (int64_t)(high * (double)(total - 1)), &inside) + 1;
+    const Histogram *h = &item->total;
+    const double n = (double)h->total, share = QUANTILE[q];
+    int64_t inside, key = bin_of_rank(h, (int64_t)(share * n), &inside);
+    double off = 6 * doubt(item, key) + 4 * sqrt(share * (1 - share) / n);
+    int64_t from = bin_of_rank(h, (int64_t)(fmax(share - off, 0) * n), &inside);
+    int64_t to = bin_of_rank(h, (int64_t)(fmin(share + off, 1) * (n - 1)), &inside) + 1;
     from = from < 1 ? 1 : from; /* zeros are known without a bracket */
     to = to > FLOAT_KEYS ? FLOAT_KEYS : to <= from ? from + 1 : to;
     item->brackets.edge[2 * q] = (int16_t)from;
     item->brackets.edge[2 * q + 1] = (int16_t)to;
     memset(item->between + from, 1, (size_t)(to - from));
+}
+
+static void add_histogram(Histogram *to, const Histogram *from)
+{
+    to->count[0] += from->count[0];
+    for (int64_t k = from->low; k <= from->high; k++)
+        to->count[k] += from->count[k];
+    to->low = from->low < to->low ? from->low : to->low;
+    to->high = from->high > to->high ? from->high : to->high;
+    to->total += from->total;
+}
+
+/* Sample no more than is needed: where values repeat, the brackets may hold a good part of all. */
+static size_t share_to_sample(const Item *item)
+{
+    double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 18;
+    for (int64_t key = item->total.low; key <= item->total.high; key++)
+        inside += item->between[key] ? (double)item->total.count[key] : 0;
+    inside *= (double)item->count / fmax((double)item->total.total, 1);
+    return (size_t)fmax(1, fmin(most, inside > 0 ? enough / inside * BLOCK : BLOCK));
 }
 
 void item_draw_brackets(Item *item)
@@ -294,14 +293,12 @@ void item_draw_brackets(Item *item)
     if (item->no_memory)
         return;
     for (int g = 0; g < GROUPS; g++)
-        for (int64_t k = 0; k <= item->total.bins; k++)
-            item->total.count[k] += item->group[g].count[k];
-    int64_t total = total_of(&item->total);
+        add_histogram(&item->total, &item->group[g]);
     for (int q = 0; q < QUANTILES; q++)
-        draw_bracket(item, q, total);
+        draw_bracket(item, q);
     for (int k = 0; k < RANKS; k++)
-        for (int64_t key = item->brackets.edge[k]; key < item->total.bins; key++)
-            item->at_or_above[k] += (int64_t)item->total.count[key];
+        item->at_or_above[k] = count_from(&item->total, item->brackets.edge[k]);
+    item->take = share_to_sample(item);
 }
 
 static int64_t zeros_of(const State *s)
@@ -319,24 +316,18 @@ static int select_between(const Item *item, double from, double to, double part,
         few[n] = item->sample[i];
         n += few[n] >= from && few[n] < to;
     }
-    double doubt = 4 * sqrt((double)n * part * (1 - part)) + 1, at = part * (double)n;
-    int found = few && at - doubt >= 0 && at + doubt < (double)n;
+    double *scratch = few && n ? malloc(n * sizeof *scratch) : NULL;
+    int found = scratch != NULL;
     if (found) {
-        double high = select_rank(few, n, (size_t)(at + doubt)), low;
-        *value = low = 0;
-        for (int again = 0; again < 2; again++) { /* selecting leaves only a part of what it is given */
-            n = 0;
-            for (size_t i = 0; i < item->samples; i++) {
-                few[n] = item->sample[i];
-                n += few[n] >= from && few[n] < to;
-            }
-            if (again)
-                low = select_rank(few, n, (size_t)(at - doubt));
-            else
-                *value = select_rank(few, n, (size_t)at);
-        }
-        found = high - low <= 1e-3 * low;
+        double doubt = 4 * sqrt((double)n * part * (1 - part)) + 1, at = part * (double)n, at_rank[RANKS];
+        double less = fmax(at - doubt, 0), more = fmin(at + doubt, (double)(n - 1));
+        int64_t rank[RANKS] = {(int64_t)less, (int64_t)at, (int64_t)more};
+        select_ranks(few, n, scratch, rank, at_rank);
+        *value = at_rank[1];
+        double low = at < doubt ? from : at_rank[0], high = at + doubt >= (double)n ? to : at_rank[2];
+        found = fmax(high - *value, *value - low) <= 1e-3 * *value;
     }
+    free(scratch);
     free(few);
     return found;
 }
@@ -386,6 +377,9 @@ static void plan_gather(Item *item, const int64_t rank[RANKS])
     for (int k = 0; k < RANKS; k++)
         if (item->bin[k] < 0)
             item->rank[k] = 0;
+    item->room = item->looks_again ? item->expected + 1 : 0;
+    item->sample = malloc(item->room * sizeof *item->sample + 1);
+    item->no_memory |= item->sample == NULL;
 }
 
 static void finish_counted(Item *item, const int64_t rank[RANKS])
@@ -399,9 +393,14 @@ static void finish_counted(Item *item, const int64_t rank[RANKS])
 static void finish_bracketed(Item *item, const int64_t rank[RANKS])
 {
     double value[RANKS] = {0};
-    for (int k = 0; k < RANKS && !item->looks_again; k++)
-        if (rank[k] >= zeros_of(&item->state) && !value_between(item, k, rank[k], &value[k]))
+    for (int k = 0; k < RANKS && !item->looks_again; k++) {
+        if (rank[k] < zeros_of(&item->state))
+            continue;
+        if (k & 1 && rank[k - 1] >= zeros_of(&item->state) && rank[k] < item->state.finite - item->at_or_above[k])
+            value[k] = value[k - 1]; /* neighbours in one bracket: no sample could tell them apart */
+        else if (!value_between(item, k, rank[k], &value[k]))
             item->looks_again = 1;
+    }
     blend(item->state.finite, value, item->state.quantile);
     if (item->looks_again) {
         free(item->total.count);

@@ -45,16 +45,10 @@ typedef struct {
     uint32_t last;
 } Bins;
 
-static Bins bins_for(const double *x, size_t n)
+static Bins bins_between(uint64_t least, uint64_t most, size_t n)
 {
-    uint64_t least = UINT64_MAX, most = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t bits = bits_of(x[i]);
-        least = bits < least ? bits : least;
-        most = bits > most ? bits : most;
-    }
     int bits = 4, width = least == most ? 0 : 64 - __builtin_clzll(least ^ most);
-    while (bits < MOST_BITS && ((size_t)4 << bits) < n)
+    while (bits < MOST_BITS && ((size_t)2 << bits) < n)
         bits++;
     int shift = width > bits ? width - bits : 0, fine = 52 - bits + 5; /* 32 octaves */
     if (shift > fine)
@@ -63,6 +57,17 @@ static Bins bins_for(const double *x, size_t n)
     if (top - base > span)
         base = top - span;
     return (Bins){base, shift, (uint32_t)(top - base)};
+}
+
+static Bins bins_for(const double *x, size_t n)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits = bits_of(x[i]);
+        least = bits < least ? bits : least;
+        most = bits > most ? bits : most;
+    }
+    return bins_between(least, most, n);
 }
 
 static inline uint32_t bin_of(const Bins *b, double x)
@@ -78,6 +83,7 @@ static void count_bins(const Bins *b, const double *x, size_t n, uint32_t *count
         count[bin_of(b, x[i])]++;
 }
 
+/* Narrow x down to the bin that holds the rank, with the bits that are left open, again and again. */
 double select_rank(double *x, size_t n, size_t rank)
 {
     uint32_t count[1 << MOST_BITS];
@@ -116,45 +122,61 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
     }
 }
 
-void select_ranks(double *x, size_t n, double *scratch, const int64_t ranks[RANKS], double value[RANKS])
+/* Put the elements of the wanted bins side by side; start[k] is where those of bin[k] begin. */
+static void collect(const Bins *b, const double *x, size_t n, const uint32_t *count, const uint32_t bin[RANKS],
+                    double *out, size_t start[RANKS])
+{
+    uint8_t slot_of[1 << MOST_BITS];
+    size_t next[RANKS + 1], used = 0;
+    memset(slot_of, 0, b->last + 1);
+    for (int k = 0; k < RANKS; k++) {
+        if (!slot_of[bin[k]]) {
+            slot_of[bin[k]] = (uint8_t)(k + 1);
+            next[k + 1] = used;
+            used += count[bin[k]];
+        }
+        start[k] = next[slot_of[bin[k]]];
+    }
+    for (size_t i = 0; i < n; i++) {
+        int slot = slot_of[bin_of(b, x[i])];
+        if (slot)
+            out[next[slot]++] = x[i];
+    }
+}
+
+static void select_in(Bins b, double *x, size_t n, double *scratch, const int64_t ranks[RANKS],
+                      double value[RANKS])
 {
     uint32_t count[1 << MOST_BITS], bin[RANKS];
-    uint8_t wanted[1 << MOST_BITS];
     int64_t rank[RANKS];
+    size_t start[RANKS];
     memcpy(rank, ranks, sizeof rank);
-    Bins b = bins_for(x, n);
     count_bins(&b, x, n, count);
     find_bins(count, rank, bin);
-    memset(wanted, 0, b.last + 1);
-    for (int k = 0; k < RANKS; k++)
-        wanted[bin[k]] = 1;
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++) { /* to the front, the few that matter */
-        double each = x[i];
-        x[kept] = each;
-        kept += wanted[bin_of(&b, each)];
-    }
+    collect(&b, x, n, count, bin, scratch, start);
     for (int k = 0; k < RANKS; k++) {
+        size_t m = count[bin[k]];
         if (k && bin[k] == bin[k - 1] && rank[k] == rank[k - 1]) {
             value[k] = value[k - 1];
             continue;
         }
-        size_t here = 0;
-        for (size_t i = 0; i < kept; i++) {
-            scratch[here] = x[i];
-            here += bin_of(&b, x[i]) == bin[k];
-        }
-        value[k] = select_rank(scratch, here, (size_t)rank[k]);
+        memcpy(x, scratch + start[k], m * sizeof *x); /* x is not needed any more */
+        value[k] = select_rank(x, m, (size_t)rank[k]);
     }
 }
 
-void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES])
+void select_ranks(double *x, size_t n, double *scratch, const int64_t ranks[RANKS], double value[RANKS])
+{
+    select_in(bins_for(x, n), x, n, scratch, ranks, value);
+}
+
+void percentiles_of(double *x, size_t n, double most, double *scratch, double out[QUANTILES])
 {
     int64_t rank[RANKS];
     double value[RANKS];
     if (n == 0)
         return;
     ranks_of((int64_t)n, rank);
-    select_ranks(x, n, scratch, rank, value);
+    select_in(bins_between(0, bits_of(most), n), x, n, scratch, rank, value);
     blend((int64_t)n, value, out);
 }

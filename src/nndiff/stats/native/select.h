@@ -21,8 +21,8 @@ double select_rank(double *x, size_t n, size_t rank);
 /* Set the elements at ranks. Scratch is as large as x; both are overwritten. */
 void select_ranks(double *x, size_t n, double *scratch, const int64_t rank[RANKS], double value[RANKS]);
 
-/* Set the percentiles of x. Scratch is as large as x; both are overwritten. */
-void percentiles_of(double *x, size_t n, double *scratch, double out[QUANTILES]);
+/* Set the percentiles of x, whose largest element is known. Scratch is as large as x; both are overwritten. */
+void percentiles_of(double *x, size_t n, double most, double *scratch, double out[QUANTILES]);
 
 static inline uint64_t bits_of(double x)
 {

@@ -1,12 +1,14 @@
 /* A thin layer over one vector width: LEVEL is 0 (any machine), 2 (AVX2) or 512 (AVX-512).
 
-   vd holds W doubles, vf holds 2 W floats. Comparisons give one bit per lane. The maximum and the
+   vd holds W doubles, vf holds 2 W floats. Comparisons of doubles give one bit per lane, those
+   of floats what the machine likes best (mf). The maximum and the
    minimum of a NaN and a number are the second argument, on every width. */
 #if LEVEL == 512
 
 #define W 8
 typedef __m512d vd;
 typedef __m512 vf;
+typedef __mmask16 mf;
 
 static inline vd d_set(double x) { return _mm512_set1_pd(x); }
 static inline vd d_load(const double *p) { return _mm512_loadu_pd(p); }
@@ -33,8 +35,11 @@ static inline vf f_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vf f_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 static inline vf f_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf f_abs(vf a) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MAX))); }
-static inline unsigned f_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-static inline unsigned f_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
+static inline mf f_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
+static inline mf f_gt(mf where, vf a, vf b) { return _mm512_mask_cmp_ps_mask(where, a, b, _CMP_GT_OQ); }
+static inline mf m_xor(mf a, mf b) { return _kxor_mask16(a, b); }
+static inline int m_any(mf a, mf b) { return !_kortestz_mask16_u8(a, b); }
+static inline unsigned m_bits(mf a) { return _cvtmask16_u32(a); }
 static inline float f_least(vf a) { return _mm512_reduce_min_ps(a); }
 static inline float f_most(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vd f_low(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
@@ -54,6 +59,7 @@ static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popc
 #define W 4
 typedef __m256d vd;
 typedef __m256 vf;
+typedef __m256 mf;
 
 static inline vd d_set(double x) { return _mm256_set1_pd(x); }
 static inline vd d_load(const double *p) { return _mm256_loadu_pd(p); }
@@ -79,8 +85,11 @@ static inline vf f_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vf f_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 static inline vf f_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf f_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-static inline unsigned f_gt(vf a, vf b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
-static inline unsigned f_ne(vf a, vf b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)); }
+static inline mf f_ne(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }
+static inline mf f_gt(mf where, vf a, vf b) { return _mm256_and_ps(where, _mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
+static inline mf m_xor(mf a, mf b) { return _mm256_xor_ps(a, b); }
+static inline int m_any(mf a, mf b) { return _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0; }
+static inline unsigned m_bits(mf a) { return (unsigned)_mm256_movemask_ps(a); }
 static inline vd f_low(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline vd f_high(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 static inline vf f_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
@@ -99,6 +108,7 @@ typedef double vd __attribute__((vector_size(16)));
 typedef float vf __attribute__((vector_size(16)));
 typedef long long kd __attribute__((vector_size(16)));
 typedef int kf __attribute__((vector_size(16)));
+typedef kf mf;
 
 static inline vd d_set(double x) { return (vd){x, x}; }
 static inline vd d_load(const double *p) { vd a; memcpy(&a, p, sizeof a); return a; }
@@ -127,9 +137,11 @@ static inline vf f_pick(kf k, vf a, vf b) { return (vf)((k & (kf)a) | (~k & (kf)
 static inline vf f_min(vf a, vf b) { return f_pick(a < b, a, b); }
 static inline vf f_max(vf a, vf b) { return f_pick(a > b, a, b); }
 static inline vf f_abs(vf a) { return (vf)((kf)a & (kf){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
-static inline unsigned f_bits(kf k) { return (unsigned)((k[0] & 1) | (k[1] & 2) | (k[2] & 4) | (k[3] & 8)); }
-static inline unsigned f_gt(vf a, vf b) { return f_bits(a > b); }
-static inline unsigned f_ne(vf a, vf b) { return f_bits(a != b); }
+static inline mf f_ne(vf a, vf b) { return a != b; }
+static inline mf f_gt(mf where, vf a, vf b) { return where & (a > b); }
+static inline mf m_xor(mf a, mf b) { return a ^ b; }
+static inline unsigned m_bits(mf k) { return (unsigned)((k[0] & 1) | (k[1] & 2) | (k[2] & 4) | (k[3] & 8)); }
+static inline int m_any(mf a, mf b) { return m_bits(a | b) != 0; }
 static inline vd f_low(vf a) { return (vd){a[0], a[1]}; }
 static inline vd f_high(vf a) { return (vd){a[2], a[3]}; }
 static inline vf f_from_f16(const uint16_t *p)

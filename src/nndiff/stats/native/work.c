@@ -248,6 +248,14 @@ static void add_identical(Worker *w, const Item *item, State *s, const char *r, 
     sink_zeros(w, item, n);
 }
 
+static const void *as_floats(Worker *w, Type type, const void *p, size_t n, float *buffer)
+{
+    if (type == TYPE_F32)
+        return p;
+    w->kernels->to_f32(type, p, n, buffer);
+    return buffer;
+}
+
 static void measure_narrow(Worker *w, const Item *item, const State *s, const char *r, const char *c, size_t n,
                            int64_t at, Sums *out)
 {
@@ -259,14 +267,8 @@ static void measure_narrow(Worker *w, const Item *item, const State *s, const ch
     } else if (item->fused && item->ref.type == TYPE_F16) {
         w->kernels->pair_f16(&job, out);
     } else {
-        if (item->ref.type != TYPE_F32) {
-            w->kernels->to_f32(item->ref.type, r, n, w->r32);
-            job.r = w->r32;
-        }
-        if (item->cand.type != TYPE_F32) {
-            w->kernels->to_f32(item->cand.type, c, n, w->c32);
-            job.c = w->c32;
-        }
+        job.r = as_floats(w, item->ref.type, r, n, w->r32);
+        job.c = as_floats(w, item->cand.type, c, n, w->c32);
         w->kernels->pair_f32(&job, out);
     }
 }
@@ -321,18 +323,33 @@ Limits limits_never(void)
     return (Limits){INFINITY, 0, INFINITY, 0, INFINITY};
 }
 
+/* The |d| that an element of this |r| needs to move a maximum. */
+static double curve(const State *s, double r)
+{
+    double least = s->needed * (1 + r);
+    for (int k = 0; k < RTOLS; k++)
+        least = fmin(least, s->envelope[k] + RTOL[k] * r);
+    return least;
+}
+
 /* The needed |d| to move a maximum is the least of straight lines in |r|: a concave curve, so the chord
-   between two of its points lies below it, and its value at the second point is below all that follows. */
+   between two of its points lies below it, and its value at the second point is below all that follows.
+   That second point is put where the two lines hold off most. */
 Limits limits_of(const State *s)
 {
     const double less = 1 - 1e-12; /* the rounding of the maxima themselves */
-    double far = s->finite ? 4 * s->ra / (double)s->finite : 0, near_low = s->needed, far_low = s->needed * (1 + far);
-    for (int k = 0; k < RTOLS; k++) {
-        near_low = fmin(near_low, s->envelope[k]);
-        far_low = fmin(far_low, s->envelope[k] + RTOL[k] * far);
+    double mean = s->finite ? s->ra / (double)s->finite : 0, low = curve(s, 0), best = -1;
+    Limits out = {low * less, 0, low * less, s->rel * less, 0};
+    for (double bend = mean / 32; bend <= 4 * mean && bend > 0; bend *= 2) {
+        double high = curve(s, bend), slope = (high - low) / bend, gain = 0;
+        for (double at = mean / 8; at <= 2 * mean; at *= 2)
+            gain += fmin(low + slope * at, high);
+        if (gain > best && slope >= 0 && slope <= DBL_MAX) {
+            best = gain;
+            out.slope = slope * less;
+            out.plateau = high * less;
+        }
     }
-    double slope = far > 0 && far < DBL_MAX ? (far_low - near_low) / far : 0;
-    Limits out = {near_low * less, fmax(slope, 0) * less, far_low * less, s->rel * less, 0};
     if (!(s->rel <= DBL_MAX)) { /* cannot grow any more */
         out.rel = 0;
         out.rel_offset = INFINITY;
@@ -352,7 +369,7 @@ static Limits higher(Limits a, Limits b)
 /* The first blocks of a chunk are short, so that its maxima soon hold off most elements. */
 static size_t block_size(size_t done, size_t left)
 {
-    size_t size = done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK;
+    size_t size = done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : done == 1024 ? 1024 : BLOCK;
     return left < size ? left : size;
 }
 
@@ -380,7 +397,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (item->narrow && s->abs > FLT_MAX)
         s->overflow = 1; /* the distance as a float was infinite */
     if (item->mode == KEEP)
-        percentiles_of(w->kept, (size_t)s->finite, w->scratch, s->quantile);
+        percentiles_of(w->kept, (size_t)s->finite, s->abs, w->scratch, s->quantile);
     sink_end(w, item);
 }
 
@@ -398,9 +415,8 @@ void second_look(Worker *w, Item *item, const Task *task)
             continue;
         }
         if (item->narrow) {
-            w->kernels->to_f32(item->ref.type, a, n, w->r32);
-            w->kernels->to_f32(item->cand.type, b, n, w->c32);
-            w->kernels->distance_f32(w->r32, w->c32, n, w->dist32, w->dist64);
+            w->kernels->distance_f32(as_floats(w, item->ref.type, a, n, w->r32),
+                                     as_floats(w, item->cand.type, b, n, w->c32), n, w->dist32, w->dist64);
         } else {
             widen(w, item, a, b, n);
             for (size_t i = 0; i < n; i++)

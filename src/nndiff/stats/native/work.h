@@ -8,7 +8,7 @@
 #include "select.h"
 #include "state.h"
 
-enum { PILOTS = 32, GROUPS = 8, FLOAT_KEYS = 0x7F80 /* finite floats by their upper 16 bits */ };
+enum { GROUPS = 8, FLOAT_KEYS = 0x7F80 /* finite floats by their upper 16 bits */ };
 
 /* Where the elements of one side are: in memory, or in a file. */
 typedef struct {
@@ -31,7 +31,8 @@ typedef enum {
 /* Distances counted by the leading bits of a float (narrow) or a double (wide). */
 typedef struct {
     int shift, wide;
-    int64_t bins;
+    int64_t bins, low, high; /* nothing was counted outside of [low, high], but for zeros */
+    int64_t total;           /* finite ones */
     uint64_t *count;
 } Histogram;
 

@@ -25,10 +25,9 @@ def old_script(model, folder, form):
         if name:
             module.register_forward_hook(lambda m, i, out, name=name: forward.__setitem__(name, out.detach().clone()))
             module.register_forward_hook(
-                lambda m, i, out, name=name: out.register_hook(
-                    lambda grad, name=name: backward.__setitem__(name, grad.clone())
+                lambda m, i, out, name=name: (
+                    out.register_hook(lambda grad, name=name: backward.__setitem__(name, grad.clone())) and None
                 )
-                and None
             )
     output = model(INPUT)
     output.pow(2).sum().backward()

@@ -12,7 +12,7 @@ import nndiff
 from nndiff.errors import NndiffError
 from nndiff.names import printable
 
-COMMANDS = ("diff", "show", "report", "demo")
+COMMANDS = ("diff", "record", "run", "show", "report", "demo")
 
 _DESCRIPTION = """\
 nndiff is diff for neural networks: where two models stop being the same, whether it matters, and why.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
+from collections.abc import Sequence
 
 from nndiff.align import Rename, read_map
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports, write_all
 from nndiff.commands.progress import ProgressBar
+from nndiff.commands.replay import add_replay_options, has_models, replayed
 from nndiff.comparing import Rules, plan
 from nndiff.comparing import run as compare_plans
 from nndiff.names import parse_groups
-from nndiff.tolerance import choose
+from nndiff.sources import Source
+from nndiff.tolerance import Tolerance, choose
 
 _EXAMPLES = """\
 examples:
@@ -19,6 +23,8 @@ examples:
   nndiff diff a.ckpt::optimizer_states b.ckpt::optimizer_states
   nndiff diff fp32/ fp16/ int8/                            one reference, several candidates
   nndiff diff a.pt b.pt --rename '^transformer\\.=>model.'  candidate names become the reference's
+  nndiff diff ref.nnrec cand.nnrec                         two recordings, layer by layer
+  nndiff diff ref.nnrec model.py --ckpt last.ckpt          replays the recorded inputs through a model
   nndiff diff a.pt b.pt --dry-run                          which names belong together, no data read
   nndiff diff a.pt b.pt --report junit:diff.xml --report md:diff.md
 
@@ -41,6 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("candidates", metavar="CAND", nargs="+", help="the side on trial, one or more")
     add_tolerance_options(parser)
     add_pairing_options(parser)
+    add_replay_options(parser)
     add_report_options(parser)
     parser.set_defaults(run=run)
 
@@ -80,7 +87,17 @@ def run(args: argparse.Namespace) -> int:
     tolerance = choose(args.atol, args.rtol, args.tolerance)
     rules = rules_from(args)
     check_reports(args)
-    plans = plan(args.reference, args.candidates, rules)
+    if not has_models(args):
+        return compare_and_report([args.reference, *args.candidates], tolerance, rules, args)
+    with tempfile.TemporaryDirectory(prefix="nndiff-replay-") as folder:
+        return compare_and_report([args.reference, *replayed(args, folder)], tolerance, rules, args)
+
+
+def compare_and_report(
+    sources: Sequence[str | Source], tolerance: Tolerance, rules: Rules, args: argparse.Namespace
+) -> int:
+    """Compare the first of the sources with the others and write the reports that were asked for."""
+    plans = plan(sources[0], sources[1:], rules)
     if args.dry_run:
         from nndiff.commands.dry_run import print_plans
 

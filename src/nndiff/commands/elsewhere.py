@@ -1,0 +1,61 @@
+"""Record a model in a process of its own, by any interpreter: implementations need not share an environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import nndiff
+from nndiff.errors import ModelError, UsageError
+from nndiff.sources import Source, open_source
+
+
+@dataclass(frozen=True)
+class Order:
+    """Say which model is to be recorded where, and how."""
+
+    model: str
+    output: str
+    python: str | None = None  # None: the interpreter that runs now
+    options: Sequence[str] = field(default_factory=tuple)  # as `nndiff record` takes them
+
+
+def record_elsewhere(order: Order, who: str) -> Source:
+    """Run `nndiff record` in its own process and open what it wrote, or say in one sentence why that failed.
+
+    A process for each side even with one interpreter: two folders may both hold a `layers.py`, and a second
+    import would silently give the first one's.
+    """
+    python = order.python or sys.executable
+    command = [python, "-m", "nndiff", "record", order.model, "-o", order.output, "--overwrite", *order.options]
+    with tempfile.TemporaryDirectory(prefix="nndiff-path-") as folder:
+        try:
+            done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise UsageError(f"{python} cannot be run: {(error.strerror or str(error)).lower()}") from None
+    if done.returncode != 0:
+        raise ModelError(f"the {who} {order.model} could not be recorded: {_reason(done.stderr, done.returncode)}")
+    return replace(open_source(order.output), label=order.model)
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Return an environment in which this very nndiff is found, and nothing else of where it is installed."""
+    package = Path(nndiff.__file__).resolve().parent
+    (Path(folder) / "nndiff").symlink_to(package, target_is_directory=True)
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _reason(stderr: str, status: int) -> str:
+    """Return what the other process said last in its own words."""
+    ours = [line for line in stderr.splitlines() if line.startswith("nndiff: ")]
+    if ours:
+        return ours[-1].removeprefix("nndiff: ")
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "it said nothing"
+    return f"its process ended with status {status}: {last}"

@@ -1,0 +1,94 @@
+"""A recording against a model: the model is fed the recorded inputs with the recorded seed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nndiff.commands.elsewhere import Order, record_elsewhere
+from nndiff.errors import UsageError
+from nndiff.sources import Source, open_source
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a MODEL as a candidate may need."""
+    group = parser.add_argument_group("a MODEL as the candidate of a recording")
+    group.add_argument("--ckpt", metavar="FILE", help="load these weights into the model")
+    group.add_argument("--config", metavar="FILE", help="config of the model, for NeMo")
+    group.add_argument("--python", metavar="PYTHON", help="the interpreter that runs the model")
+    group.add_argument("--mode", choices=("train", "eval"), help="run it in this mode (default: the recording's)")
+
+
+def has_models(args: argparse.Namespace) -> bool:
+    """Tell whether a candidate is a model to be run, not a source to be read."""
+    return any(_is_model(candidate, args.reference) for candidate in args.candidates)
+
+
+def _is_model(candidate: str, reference: str) -> bool:
+    from nndiff.models.spec import looks_like_model
+
+    if looks_like_model(candidate):
+        return True
+    return is_run(reference) and candidate.endswith((".nemo", ".ckpt")) and os.path.isfile(candidate)
+
+
+def is_run(path: str) -> bool:
+    """Tell whether a path is a recording, ours or an older script's."""
+    if not os.path.isdir(path):
+        return False
+    from nndiff.recording.folder import is_recording
+    from nndiff.sources.saved_outputs import is_saved_outputs
+
+    return is_recording(Path(path)) or is_saved_outputs(path)
+
+
+def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
+    """Record every candidate that is a model on the reference's inputs; return all candidates."""
+    if not is_run(args.reference):
+        models = ", ".join(each for each in args.candidates if _is_model(each, args.reference))
+        raise UsageError(
+            f"{models} is a model, and {args.reference} is no recording to replay: record the reference first "
+            "(nndiff record), or compare two models with nndiff run"
+        )
+    options = [*_as_recorded(args), *_asked(args)]
+    found = []
+    for number, candidate in enumerate(args.candidates):
+        if _is_model(candidate, args.reference):
+            order = Order(candidate, os.path.join(folder, str(number)), args.python, options)
+            found.append(record_elsewhere(order, "candidate"))
+        else:
+            found.append(open_source(candidate))
+    return found
+
+
+def _as_recorded(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what makes the model run as the reference did: inputs, seed, mode, backward."""
+    source = open_source(args.reference)
+    meta = source.meta
+    yield from ("--input", _inputs_of(args.reference))
+    yield from ("--seed", str(meta.get("seed", 42)))
+    mode = args.mode or meta.get("mode")
+    if mode in ("train", "eval"):
+        yield from ("--mode", mode)
+    if _has_gradients(source):
+        yield "--backward"
+    if meta.get("dropout") == "off":
+        yield from ("--dropout", "off")
+
+
+def _inputs_of(path: str) -> str:
+    saved = os.path.join(path, "input_data.pt")
+    return saved if os.path.isfile(saved) else path
+
+
+def _has_gradients(source: Source) -> bool:
+    return any(tensor.meta.get("slot") == "param_grad" for tensor in source.tensors.values())
+
+
+def _asked(args: argparse.Namespace) -> Iterator[str]:
+    for name in ("ckpt", "config"):
+        value = getattr(args, name)
+        if value is not None:
+            yield from (f"--{name}", value)

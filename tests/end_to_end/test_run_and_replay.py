@@ -1,0 +1,117 @@
+"""nndiff run and nndiff diff RECORDING MODEL: each side in a process of its own, the same seed and inputs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from helpers import nndiff
+
+_NET = """
+import torch
+from torch import nn
+from layers import make_norm
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.linear, self.act = make_norm(width), nn.Linear(width, width), nn.ReLU()
+
+    def forward(self, x):
+        return x + self.act(self.linear(self.norm(x)))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks, self.head = nn.Linear(6, 8), nn.Sequential(Block(8), Block(8)), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.first(x)))
+
+def model():
+    torch.manual_seed(0)
+    return Net().eval()
+
+def inputs():
+    return torch.randn(2, 4, 6)
+"""
+_LAYERS = "from torch import nn\ndef make_norm(width):\n    return nn.LayerNorm(width, eps={eps})\n"
+
+
+@pytest.fixture
+def nets(tmp_path):
+    """Two implementations in two folders, each with a `layers.py` beside it."""
+    for name, eps in (("ours", 1e-5), ("copy", 1e-5), ("theirs", 1e-2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").write_text(_NET)
+        (tmp_path / name / "layers.py").write_text(_LAYERS.format(eps=eps))
+    return tmp_path
+
+
+def test_two_copies_are_the_same(nets):
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--backward", "--report", "json")
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["verdict"], data["kind"]) == (0, "identical", "recording")
+    assert {pair["slot"] for pair in data["pairs"]} >= {"model_input", "output", "grad_output", "param_grad", "loss"}
+
+
+def test_neighbours_of_the_same_name_are_not_mixed_up(nets):
+    done = nndiff("run", nets / "ours/net.py", nets / "theirs/net.py", "--report", "json")
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["verdict"]) == (1, "different")
+    assert data["first_divergence"]["name"] == "blocks.0.norm:output"
+    assert data["first_divergence"]["attributes"] == {"eps": [1e-05, 0.01]}
+    assert data["reference"]["label"].endswith("ours/net.py")
+
+
+def test_recordings_are_kept_where_asked_and_can_be_compared_again(nets):
+    kept = nets / "kept"
+    assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "-o", kept, "-q").returncode == 0
+    assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
+
+
+def test_each_side_may_have_its_interpreter(nets):
+    python = ["--ref-python", sys.executable, "--cand-python", sys.executable]
+    assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *python, "-q").returncode == 0
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--cand-python", nets / "no-python")
+    assert done.returncode == 2
+    assert "cannot be run" in done.stderr
+
+
+def test_a_recording_is_replayed_through_a_model(nets):
+    reference = nets / "ref.nnrec"
+    assert nndiff("record", nets / "ours/net.py", "-o", reference, "--seed", "7", "--backward").returncode == 0
+    assert nndiff("diff", reference, nets / "copy/net.py", "-q").returncode == 0
+    done = nndiff("diff", reference, nets / "copy/net.py", nets / "theirs/net.py", "--report", "json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [side["verdict"] for side in data["candidates"]] == ["identical", "different"]
+    assert any(pair["slot"] == "param_grad" for pair in data["pairs"])
+
+
+def test_a_checkpoint_is_loaded_into_the_side_it_is_for(nets):
+    code = f"import sys, torch; sys.path.insert(0, {str(nets / 'ours')!r}); import net; m = net.model()\n"
+    code += f"m.head.bias.data += 1; torch.save({{'state_dict': m.state_dict()}}, {str(nets / 'other.ckpt')!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    both = ["--ref-ckpt", nets / "other.ckpt", "--cand-ckpt", nets / "other.ckpt"]
+    assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *both, "-q").returncode == 0
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *both[:2], "--report", "json")
+    assert json.loads(done.stdout)["first_divergence"]["module"] == "head"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run", "ours/net.py", "absent.py"], "no such file"),
+        (["run", "ours/net.py:nothing", "copy/net.py"], "nothing"),
+        (["diff", "ours/net.py", "copy/net.py"], "nndiff run"),
+    ],
+)
+def test_trouble_is_one_sentence(nets, args, words):
+    done = nndiff(*(nets / arg if "/" in arg or arg.endswith(".py") else arg for arg in args))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr

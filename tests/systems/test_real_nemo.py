@@ -208,6 +208,13 @@ def test_a_mask_that_is_given_is_the_one_that_is_used(nemo):
     assert inputs["masks"].shape == (2, 112), "a port that is fed this recording's inputs gets the mask too"
 
 
+def test_the_mask_of_a_recording_pins_another_run_whatever_its_seed(nemo):
+    drawn, pinned = digests(nemo.recording("eval")), digests(nemo.recording("pinned_again"))
+    assert {name for name in drawn if drawn[name] != pinned[name]} == set()
+    assert set(pinned) - set(drawn) == {"(model):model_input.masks", "(model):model_input.apply_mask"}
+    assert nemo.recording("pinned_again").meta["seed"] == 0
+
+
 def test_where_nothing_is_masked_the_run_stays_as_it_is_and_a_warning_says_why(nemo):
     recording = nemo.recording("nothing_masked")
     assert np.isnan(values(recording, "(model):loss"))

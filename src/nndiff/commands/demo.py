@@ -7,6 +7,8 @@ import json
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +29,13 @@ def run(args: argparse.Namespace) -> int:
         os.chdir(folder)  # so that the commands shown are the commands run
         try:
             _write_checkpoints()
+            _write_models()
             return _play()
         finally:
             os.chdir(here)
 
 
-_STEPS = (
+_FILES = (
     (
         "The same weights under a wrapper's names: the names differ, the model does not.",
         0,
@@ -46,12 +49,24 @@ _STEPS = (
     (
         "Stored as bfloat16: out at the default tolerance ...",
         1,
-        "diff ref.safetensors bf16.safetensors --top 3",
+        "diff ref.safetensors bf16.safetensors --quiet",
     ),
     (
         "... and the same at the tolerance its dtype allows.",
         0,
         "diff ref.safetensors bf16.safetensors --tolerance auto --quiet",
+    ),
+)
+_MODELS = (
+    (
+        "Two implementations, the same weights. One is a rewrite with another module tree ...",
+        0,
+        "run ours.py rewrite.py --quiet",
+    ),
+    (
+        "... the other a port that loads every key and still is not the same. Where do they part, and why?",
+        1,
+        "run ours.py port.py --top 3",
     ),
 )
 
@@ -60,13 +75,16 @@ def _play() -> int:
     from nndiff.commands import main
 
     failed = 0
-    for number, (story, expected, command) in enumerate(_STEPS, 1):
+    steps = _FILES + (_MODELS if find_spec("torch") else ())
+    for number, (story, expected, command) in enumerate(steps, 1):
         sys.stdout.write(f"\n{number}. {story}\n$ nndiff {command}\n\n")
         sys.stdout.flush()
         status = main(command.split())
         failed += status != expected
         sys.stdout.write(f"(exit status {status})\n")
-    sys.stdout.write("\nNow yours: nndiff diff REF CAND. `nndiff diff --help` shows how.\n")
+    if len(steps) == len(_FILES):
+        sys.stdout.write("\nWith torch installed the demo goes on: two models, compared layer by layer.\n")
+    sys.stdout.write("\nNow yours: nndiff diff REF CAND, nndiff run REF_MODEL CAND_MODEL; --help shows how.\n")
     return 1 if failed else 0
 
 
@@ -80,6 +98,61 @@ def _write_checkpoints() -> None:
     del tuned["head.bias"]
     _save("tuned.safetensors", tuned)
     _save("bf16.safetensors", weights, bfloat16=True)
+
+
+def _write_models() -> None:
+    """Write three model files: a reference, a harmless rewrite of it, and a port with a fault."""
+    for name, block in (("ours", _OURS), ("rewrite", _REWRITE), ("port", _PORT)):
+        Path(f"{name}.py").write_text(block + _NET)
+
+
+_OURS = """\
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 128), nn.Linear(128, width)
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(self.norm(x))))
+"""
+_REWRITE = """\
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.body = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 128), nn.GELU(), nn.Linear(128, width))
+
+    def forward(self, x):
+        return x + self.body(x)
+"""
+_PORT = _OURS.replace("nn.GELU()", 'nn.GELU(approximate="tanh")')
+_NET = """
+class Net(nn.Module):
+    def __init__(self, width=32, layers=4):
+        super().__init__()
+        self.embed = nn.Embedding(100, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+def model():
+    torch.manual_seed(0)
+    return Net().eval()
+
+def inputs():
+    return torch.randint(0, 100, (2, 16))
+"""
 
 
 def _model() -> dict[str, NDArray[np.float32]]:

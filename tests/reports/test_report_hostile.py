@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from nndiff import result_json
 from nndiff.reports import FORMATS, ReportOptions, get_report
 from nndiff.reports.csv_report import guarded
-from nndiff.reports.markdown import code, escaped
+from nndiff.reports.markdown_parts import code, escaped
 from nndiff.verdict import Verdict
 
 PLAIN = ReportOptions(width=100, color=False, verbose=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from nndiff.names import printable
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, recording_html, recording_words, wording
 from nndiff.reports.html_assets import POLICY, SCRIPT, STYLE
+from nndiff.reports.html_parts import TABLE_END, capital, class_of, number_cell, safe, table_start
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side
 from nndiff.verdict import Outcome, Verdict
 
@@ -28,7 +28,7 @@ class HtmlReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        sections = (_headline, _facts, _candidates, _findings, _strip, _pairs, _leftovers, _groups)
+        sections = RECORDING_SECTIONS if recording_words.is_recording(comparison) else SECTIONS
         body = "\n".join(line for section in sections for line in section(comparison))
         return _PAGE.format(policy=POLICY, style=STYLE, title=_title(comparison), body=body, script=SCRIPT)
 
@@ -52,31 +52,27 @@ _PAGE = """<!doctype html>
 """
 
 
-def _text(text: str, limit: int | None = None) -> str:
-    return html.escape(printable(text, limit))
-
-
-def _slug(verdict: Verdict | Outcome) -> str:
-    return str(verdict.value).replace(" ", "-")
-
-
 def _title(comparison: Comparison) -> str:
     labels = ", ".join(side.label for side in comparison.candidates)
-    return _text(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
+    return safe(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
 
 
 def _headline(comparison: Comparison) -> Iterator[str]:
     sign = wording.OUTCOME_SIGNS[comparison.outcome]
-    yield f'<h1 class="{_slug(comparison.outcome)}">{sign} {_text(wording.headline(comparison))}</h1>'
+    yield f'<h1 class="{class_of(comparison.outcome)}">{sign} {safe(wording.headline(comparison))}</h1>'
+    if recording_words.is_recording(comparison):
+        yield from recording_html.first_divergence(comparison)
+        return
     place = wording.divergence(comparison)
     if place is not None:
-        yield f"<p><strong>First divergence</strong> at <code>{_text(place)}</code></p>"
+        yield f"<p><strong>First divergence</strong> at <code>{safe(place)}</code></p>"
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
-    facts = [("reference", _side(comparison.reference))]
+    side_text = recording_html.side if recording_words.is_recording(comparison) else _side
+    facts = [("reference", side_text(comparison.reference))]
     if len(comparison.candidates) == 1:
-        facts.append(("candidate", _side(comparison.candidates[0])))
+        facts.append(("candidate", side_text(comparison.candidates[0])))
     if comparison.pairs:
         facts.append(("pairs", wording.tally(comparison.totals)))
     facts.append(("tolerance", wording.tolerance(comparison)))
@@ -84,7 +80,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
         facts.append(("passes at", wording.passing(comparison)))
     facts += [("note", note) for note in wording.notes(comparison)]
     yield '<dl class="facts">'
-    yield from (f"<dt>{name}</dt><dd>{_text(text)}</dd>" for name, text in facts)
+    yield from (f"<dt>{name}</dt><dd>{safe(said)}</dd>" for name, said in facts)
     yield "</dl>"
 
 
@@ -97,7 +93,7 @@ def _candidates(comparison: Comparison) -> Iterator[str]:
     if len(comparison.candidates) < 2:
         return
     yield "<h2>Candidates</h2>"
-    yield from _table_start(("verdict", "candidate"), ("differ", "left over", "passes at", "parameters", "size"))
+    yield from table_start(("verdict", "candidate"), ("differ", "left over", "passes at", "parameters", "size"))
     for side in comparison.candidates:
         part = wording.part_of(comparison, side)
         totals, needed = part.totals, part.needed_tolerance
@@ -109,22 +105,9 @@ def _candidates(comparison: Comparison) -> Iterator[str]:
             wording.size(side.nbytes),
         ]
         sign = f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}"
-        yield f'<tr><td class="{_slug(part.outcome)}">{sign}</td><td class="name">{_text(side.label)}</td>'
+        yield f'<tr><td class="{class_of(part.outcome)}">{sign}</td><td class="name">{safe(side.label)}</td>'
         yield "".join(f'<td class="number">{number}</td>' for number in numbers) + "</tr>"
-    yield _TABLE_END
-
-
-def _table_start(
-    texts: Sequence[str], numbers: Sequence[str] = (), after: Sequence[str] = (), name: str = ""
-) -> Iterator[str]:
-    marked = f' id="{name}"' if name else ""
-    heads = [f'<th scope="col">{title}</th>' for title in texts]
-    heads += [f'<th scope="col" class="number">{title}</th>' for title in numbers]
-    heads += [f'<th scope="col">{title}</th>' for title in after]
-    yield f'<div class="scroll"><table{marked}><thead><tr>{"".join(heads)}</tr></thead><tbody>'
-
-
-_TABLE_END = "</tbody></table></div>"
+    yield TABLE_END
 
 
 def _findings(comparison: Comparison) -> Iterator[str]:
@@ -135,10 +118,10 @@ def _findings(comparison: Comparison) -> Iterator[str]:
 
 def _finding(finding: Finding) -> str:
     harmless = ", harmless" if finding.harmless else ""
-    where = ", ".join(f"<code>{_text(name)}</code>" for name in finding.where)
-    repair = f" <em>Repair:</em> {_text(finding.repair)}" if finding.repair else ""
+    where = ", ".join(f"<code>{safe(name)}</code>" for name in finding.where)
+    repair = f" <em>Repair:</em> {safe(finding.repair)}" if finding.repair else ""
     sure = f'<span class="soft">({finding.confidence:.0%} sure{harmless})</span>'
-    return f"<p><strong>{_text(finding.cause)}</strong> {sure} {_text(finding.evidence)}{repair} In {where}.</p>"
+    return f"<p><strong>{safe(finding.cause)}</strong> {sure} {safe(finding.evidence)}{repair} In {where}.</p>"
 
 
 def _strip(comparison: Comparison) -> Iterator[str]:
@@ -147,7 +130,7 @@ def _strip(comparison: Comparison) -> Iterator[str]:
         pairs = sorted(wording.part_of(comparison, side).pairs, key=lambda pair: pair.order)
         if len(pairs) > 1:
             many = len(comparison.candidates) > 1
-            yield f"<h2>All tensors in order{', ' + _text(side.label, 120) if many else ''}</h2>"
+            yield f"<h2>All tensors in order{', ' + safe(side.label, 120) if many else ''}</h2>"
             yield from _stripes(pairs)
 
 
@@ -159,8 +142,8 @@ def _stripes(pairs: Sequence[Pair]) -> Iterator[str]:
         pair = max(share, key=lambda each: each.severity)
         height = _height(pair)
         yield (
-            f'<rect class="{_slug(pair.verdict)}" x="{cell}" width="1" y="{10 - height:.3g}" height="{height:.3g}">'
-            f"<title>{_text(pair.name, 120)}: {pair.verdict.value}</title></rect>"
+            f'<rect class="{class_of(pair.verdict)}" x="{cell}" width="1" y="{10 - height:.3g}" height="{height:.3g}">'
+            f"<title>{safe(pair.name, 120)}: {pair.verdict.value}</title></rect>"
         )
     yield "</svg>"
     yield '<p class="soft">Taller is further apart, from 1e-12 (low) to 1 (full height), by the tolerance needed.</p>'
@@ -180,14 +163,14 @@ def _pairs(comparison: Comparison) -> Iterator[str]:
     if not pairs:
         return
     many = len(comparison.candidates) > 1
-    yield "<h2>Pairs</h2>"
+    yield "<section><h2>Pairs</h2>"
     yield from _tools(pairs)
     names = ("verdict", "tensor", *(("candidate",) if many else ()))
-    yield from _table_start(
+    yield from table_start(
         names, ("max abs", "max rel", "rmse", "cosine", "out"), ("shape", "dtype", "matched by"), "pairs"
     )
     yield from (_row(pair, many, index < _DETAILED) for index, pair in enumerate(pairs))
-    yield _TABLE_END
+    yield TABLE_END + "</section>"
 
 
 def _tools(pairs: Iterable[Pair]) -> Iterator[str]:
@@ -195,36 +178,33 @@ def _tools(pairs: Iterable[Pair]) -> Iterator[str]:
     yield '<div class="tools" hidden><input type="search" id="search" placeholder="filter by name" aria-label="filter">'
     seen = {pair.verdict for pair in pairs}
     for verdict in (verdict for verdict in Verdict if verdict in seen):
-        box = f'<input type="checkbox" value="{_slug(verdict)}" checked>'
-        yield f'<label class="{_slug(verdict)}">{box} {verdict.value}</label>'
-    yield '<span class="soft" id="shown"></span></div>'
+        box = f'<input type="checkbox" value="{class_of(verdict)}" checked>'
+        yield f'<label class="{class_of(verdict)}">{box} {verdict.value}</label>'
+    yield '<span class="soft shown"></span></div>'
 
 
 def _row(pair: Pair, many: bool, detailed: bool) -> str:
-    slug, numbers = _slug(pair.verdict), pair.metrics
-    search = _text(f"{pair.name} {pair.candidate_name} {pair.slot or ''}".lower())
+    slug, numbers = class_of(pair.verdict), pair.metrics
+    search = safe(f"{pair.name} {pair.candidate_name} {pair.slot or ''}".lower())
     cells = [f'<td class="{slug}">{wording.SIGNS[pair.verdict]} {pair.verdict.value}</td>', _name(pair, detailed)]
     if many:
-        cells.append(f'<td class="name">{_text(pair.candidate)}</td>')
-    cells += [_number(getattr(numbers, name) if numbers else None) for name in ("max_abs", "max_rel", "rmse", "cosine")]
+        cells.append(f'<td class="name">{safe(pair.candidate)}</td>')
+    cells += [
+        number_cell(getattr(numbers, name) if numbers else None) for name in ("max_abs", "max_rel", "rmse", "cosine")
+    ]
     share = numbers.mismatched / numbers.count if numbers and numbers.count and numbers.mismatched is not None else None
     cells.append(f'<td class="number" data-key="{share}">{html.escape(wording.mismatched(pair))}</td>')
     shape = wording.both(*map(wording.shape, pair.shape))
-    cells += [f'<td class="soft">{_text(each)}</td>' for each in (shape, wording.both(*pair.dtype))]
-    cells.append(f'<td class="soft wrap">{_text(wording.pairing(pair) or "name")}</td>')
+    cells += [f'<td class="soft">{safe(each)}</td>' for each in (shape, wording.both(*pair.dtype))]
+    cells.append(f'<td class="soft wrap">{safe(wording.pairing(pair) or "name")}</td>')
     return f'<tr data-verdict="{slug}" data-search="{search}">{"".join(cells)}</tr>'
 
 
-def _number(value: float | None) -> str:
-    key = "" if value is None else repr(value).replace("inf", "Infinity")  # as parseFloat reads it
-    return f'<td class="number" data-key="{key}">{wording.number(value)}</td>'
-
-
 def _name(pair: Pair, detailed: bool) -> str:
-    slot = f' <span class="soft">{_text(pair.slot)}</span>' if pair.slot else ""
-    title, key = _text(wording.name(pair.name)) + slot, _text(pair.name)
+    slot = f' <span class="soft">{safe(pair.slot)}</span>' if pair.slot else ""
+    title, key = safe(wording.name(pair.name)) + slot, safe(pair.name)
     if not detailed or pair.metrics is None or pair.verdict is Verdict.IDENTICAL:
-        note = f' <span class="soft">{_text(pair.note)}</span>' if pair.note else ""
+        note = f' <span class="soft">{safe(pair.note)}</span>' if pair.note else ""
         return f'<td class="name" data-key="{key}">{title}{note}</td>'
     return f'<td class="name" data-key="{key}"><details><summary>{title}</summary>{_all_numbers(pair)}</details></td>'
 
@@ -235,40 +215,52 @@ def _all_numbers(pair: Pair) -> str:
         if field.name not in _FOLDED:
             value = getattr(pair.metrics, field.name)
             facts[field.name] = wording.number(value) if isinstance(value, float) else str(value)
-    rows = "".join(f"<div><dt>{name}</dt><dd>{html.escape(text)}</dd></div>" for name, text in facts.items())
-    return (f"<p>{_text(pair.note)}</p>" if pair.note else "") + f"<dl>{rows}</dl>"
+    rows = "".join(f"<div><dt>{name}</dt><dd>{html.escape(said)}</dd></div>" for name, said in facts.items())
+    return (f"<p>{safe(pair.note)}</p>" if pair.note else "") + f"<dl>{rows}</dl>"
 
 
 def _leftovers(comparison: Comparison) -> Iterator[str]:
     for side in ("reference", "candidate"):
         left = wording.ordered(comparison.leftovers, side)
         if left:
-            yield f"<h2>{_capital(wording.leftover_title(left, side))}</h2>"
-            yield from _table_start(("tensor", "shape", "dtype", "compared with", "hint"))
+            yield f"<h2>{capital(wording.leftover_title(left, side))}</h2>"
+            yield from table_start(("tensor", "shape", "dtype", "compared with", "hint"))
             yield from map(_leftover, left)
-            yield _TABLE_END
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+            yield TABLE_END
 
 
 def _leftover(left: Leftover) -> str:
     rest = (wording.shape(left.shape), left.dtype, left.candidate, left.hint)
-    return (
-        f'<tr><td class="name">{_text(left.name)}</td>' + "".join(f"<td>{_text(each)}</td>" for each in rest) + "</tr>"
-    )
+    return f'<tr><td class="name">{safe(left.name)}</td>' + "".join(f"<td>{safe(each)}</td>" for each in rest) + "</tr>"
 
 
 def _groups(comparison: Comparison) -> Iterator[str]:
     if not comparison.groups:
         return
     yield "<h2>Groups</h2>"
-    yield from _table_start(("group", "pattern"), ("pairs", "same", "left over", "match rate"))
+    yield from table_start(("group", "pattern"), ("pairs", "same", "left over", "match rate"))
     for name, pattern in comparison.groups.items():
         totals = comparison.totals_of_group(name)
         left = totals.only_reference + totals.only_candidate
         numbers = (f"{totals.pairs:,}", f"{totals.matched:,}", f"{left:,}", wording.match_rate(totals))
-        yield f'<tr><td>{_text(name)}</td><td class="name">{_text(pattern)}</td>'
+        yield f'<tr><td>{safe(name)}</td><td class="name">{safe(pattern)}</td>'
         yield "".join(f'<td class="number">{number}</td>' for number in numbers) + "</tr>"
-    yield _TABLE_END
+    yield TABLE_END
+
+
+Section = Callable[[Comparison], Iterable[str]]
+SECTIONS: tuple[Section, ...] = (_headline, _facts, _candidates, _findings, _strip, _pairs, _leftovers, _groups)
+RECORDING_SECTIONS: tuple[Section, ...] = (
+    _headline,
+    _facts,
+    _candidates,
+    _findings,
+    recording_html.summary,
+    recording_html.model,
+    recording_html.error_plot,
+    recording_html.layers,
+    recording_html.gradients,
+    _pairs,
+    _leftovers,
+    _groups,
+)

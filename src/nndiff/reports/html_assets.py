@@ -8,10 +8,11 @@ import hashlib
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #626b75; --line: #e3e6ea; --back: #fff; --panel: #f6f7f9;
   --identical: #2f7d4f; --close: #1f7a8c; --different: #c2362b; --shape: #8f1d5c; --not-finite: #8b3fb5;
-  --not-compared: #9a6a00; --nothing-compared: #9a6a00; }
+  --not-compared: #9a6a00; --nothing-compared: #9a6a00; --forward: #4a56c9; --backward: #c47a1c; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #98a2ad; --line: #2c3238; --back: #14171a;
   --panel: #1b1f23; --identical: #63c088; --close: #5cc0d3; --different: #f0776c; --shape: #e77ab6;
-  --not-finite: #c793ea; --not-compared: #dfb04a; --nothing-compared: #dfb04a; } }
+  --not-finite: #c793ea; --not-compared: #dfb04a; --nothing-compared: #dfb04a; --forward: #9aa5ff;
+  --backward: #e0a050; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 84rem; padding: 2.5rem 1.5rem 4rem; background: var(--back); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
@@ -39,6 +40,16 @@ th[aria-sort="ascending"] button::after { content: " \\2191"; } th[aria-sort="de
 .nothing-compared { color: var(--nothing-compared); }
 svg.strip { display: block; width: 100%; height: 2.25rem; border-radius: 3px; background: var(--panel); }
 svg.strip rect { fill: currentColor; }
+.parting { border-left: 3px solid var(--different); padding: .1rem 0 .1rem 1rem; margin: 1rem 0; }
+.parting strong code { font-size: 1em; } .parting dl.facts { margin: .35rem 0; }
+tr.first td { background: var(--panel); } tr.first td.name { font-weight: 650; }
+tr.inherited td.name, tr.inherited td.number { color: var(--soft); }
+.forward { color: var(--forward); } .backward { color: var(--backward); }
+svg.plot { display: block; width: 100%; height: auto; background: var(--panel); border-radius: 3px; }
+svg.plot text { fill: var(--soft); font-size: 10px; } svg.plot .grid { stroke: var(--line); }
+svg.plot polyline { fill: none; stroke: currentColor; opacity: .45; } svg.plot circle { fill: currentColor; }
+svg.plot .mark { stroke: var(--ink); stroke-dasharray: 3 3; } svg.plot text.mark { fill: var(--ink); stroke: none; }
+svg.plot .rule { stroke: var(--soft); stroke-dasharray: 6 4; }
 .tools { display: flex; flex-wrap: wrap; gap: .35rem 1rem; align-items: center; margin: .25rem 0 .75rem; }
 .tools input[type="search"] { font: inherit; padding: .3rem .6rem; min-width: 16rem; color: inherit;
   background: var(--panel); border: 1px solid var(--line); border-radius: 4px; }
@@ -54,18 +65,19 @@ details dd { margin: 0; color: var(--ink); }
 
 SCRIPT = """
 "use strict";
-(() => {
-  const table = document.getElementById("pairs");
-  if (!table) return;
+for (const tools of document.querySelectorAll(".tools")) {
+  const table = tools.closest("section").querySelector("table");
   const body = table.tBodies[0], rows = Array.from(body.rows);
-  const search = document.getElementById("search"), shown = document.getElementById("shown");
-  const boxes = Array.from(document.querySelectorAll(".tools input[type=checkbox]"));
+  const search = tools.querySelector("input[type=search]"), shown = tools.querySelector(".shown");
+  const boxes = Array.from(tools.querySelectorAll("input[type=checkbox][value]"));
+  const only = tools.querySelector("input.only");
   const filter = () => {
     const text = search.value.toLowerCase();
     const on = new Set(boxes.filter(box => box.checked).map(box => box.value));
     let count = 0;
     for (const row of rows) {
-      const show = on.has(row.dataset.verdict) && row.dataset.search.includes(text);
+      const show = (!boxes.length || on.has(row.dataset.verdict)) && row.dataset.search.includes(text)
+        && !(only && only.checked && row.dataset.passed);
       row.hidden = !show;
       count += show;
     }
@@ -96,10 +108,10 @@ SCRIPT = """
     head.replaceChildren(button);
   });
   search.addEventListener("input", filter);
-  boxes.forEach(box => box.addEventListener("change", filter));
-  document.querySelector(".tools").hidden = false;
+  [...boxes, ...(only ? [only] : [])].forEach(box => box.addEventListener("change", filter));
+  tools.hidden = false;
   filter();
-})();
+}
 """
 
 

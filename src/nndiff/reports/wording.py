@@ -9,6 +9,7 @@ from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 
 from nndiff.names import natural_key, printable
+from nndiff.recorded import GRADIENTS
 from nndiff.result import Comparison, Leftover, Pair, Side, Totals, count
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
@@ -162,6 +163,11 @@ def number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "–"
     return "0" if value == 0 else f"{value:.3e}"
+
+
+def relative(pair: Pair) -> float | None:
+    """Return the largest relative difference; none of gradients, which are measured by the scale of all of them."""
+    return None if pair.metrics is None or pair.slot in GRADIENTS else pair.metrics.max_rel
 
 
 def short(value: float) -> str:

@@ -12,7 +12,7 @@ from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import TemporaryFile, Window
 from nndiff.sources.source import shown
 
-_DIRECTORY_LIMIT = 16 << 20  # bytes of a zip's directory: some 150,000 entries
+_DIRECTORY_LIMIT = 8 << 20  # bytes of a zip's directory: some 90,000 entries
 # Weights hardly compress. What grows more than this and beyond that size is a bomb.
 _HIGHEST_RATIO = 50
 _FREELY_UNPACKED = 256 << 20

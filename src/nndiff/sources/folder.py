@@ -103,7 +103,7 @@ def read_index(path: str) -> dict[str, str]:
     if len(pairs) != len(weight_map) or not pairs:
         raise SourceError(path, "its weight_map does not name a shard for every tensor")
     for _, shard in pairs:
-        if shard in ("", ".", "..") or "/" in shard or "\\" in shard or "\0" in shard:
+        if shard in ("", ".", "..") or "/" in shard or "\\" in shard or "\0" in shard or len(shard) > 255:
             raise UnsafeFileError(path, f"names a shard outside its own folder: {shown(shard)}")
         if shard.endswith(".json"):
             raise UnsafeFileError(path, f"names an index as a shard: {shown(shard)}")

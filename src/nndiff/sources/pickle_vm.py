@@ -18,7 +18,7 @@ from nndiff.files import Window
 
 # One step is one opcode or one small object, some hundred bytes. A checkpoint of ten thousand
 # tensors takes half a million.
-_MOST_STEPS = 4_000_000
+_MOST_STEPS = 3_000_000
 _MOST_BYTES = 64 << 20  # of text and numbers that become Python objects, fourfold in the worst case
 _SMALL = 64  # bytes that count as part of their step
 _MOST_GLOBALS = 20_000

@@ -13,10 +13,10 @@ from nndiff.sources.pickle_vm import KEY, Global, LongText, Object, Span
 from nndiff.sources.source import shown
 
 _DEEPEST = 200
-_MOST_NAMES = 500_000
+_MOST_NAMES = 100_000
 _MOST_NAME_BYTES = 64 << 20  # a long key above many tensors is in every name
 # A pickle may name one node many times: a few hundred bytes can describe more paths than atoms.
-_MOST_STEPS = 5_000_000
+_MOST_STEPS = 2_000_000
 _DESCRIBED = 10_000  # tensors counted to describe a part
 _OTHERS_LISTED = 1000
 

@@ -45,7 +45,7 @@ def outcome(verdicts: Iterable[Verdict], leftovers: int, compared: int) -> Outco
     seen = set(verdicts)
     if leftovers == 0 and not seen:
         return Outcome.NOTHING
-    if compared == 0 and not seen & {Verdict.SHAPE}:
+    if compared == 0 and not seen & {Verdict.SHAPE, Verdict.DIFFERENT, Verdict.NOT_FINITE}:
         return Outcome.NOTHING
     if leftovers or not all(verdict.passed for verdict in seen):
         return Outcome.DIFFERENT

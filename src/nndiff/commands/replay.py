@@ -27,11 +27,13 @@ def has_models(args: argparse.Namespace) -> bool:
 
 
 def _is_model(candidate: str, reference: str) -> bool:
+    if candidate.startswith("hf:") or candidate.partition(":")[0].endswith(".py"):
+        return True
+    if not is_run(reference):  # a name that is no file is a typing error here, not a Python module
+        return False
     from nndiff.models.spec import looks_like_model
 
-    if looks_like_model(candidate):
-        return True
-    return is_run(reference) and candidate.endswith((".nemo", ".ckpt")) and os.path.isfile(candidate)
+    return looks_like_model(candidate) or (candidate.endswith((".nemo", ".ckpt")) and os.path.isfile(candidate))
 
 
 def is_run(path: str) -> bool:

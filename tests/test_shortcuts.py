@@ -1,0 +1,65 @@
+"""What is known without measuring whole: digests, statistics, sketches never say more than they know."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from nndiff.comparing import compare_sources
+from nndiff.recording import Writer, open_recording
+from nndiff.verdict import Verdict
+
+
+def recorded(path, values, keep):
+    with Writer(path, {"producer": "test"}, keep=keep) as writer:
+        writer.add(module="layer", slot="output", value=values)
+        writer.add(module="", slot="output", value=np.arange(3.0))
+    return open_recording(path)
+
+
+def judged(tmp_path, one, other, keep):
+    result = compare_sources(recorded(tmp_path / "a", one, keep), recorded(tmp_path / "b", other, keep))
+    return next(pair for pair in result.pairs if pair.name == "layer:output"), result
+
+
+VALUES = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+
+
+@pytest.mark.parametrize("keep", ["digest", "stats", "sketch", "full"])
+def test_equal_bytes_are_known_equal_at_every_level(tmp_path, keep):
+    pair, result = judged(tmp_path, VALUES, VALUES.copy(), keep)
+    assert pair.verdict is Verdict.IDENTICAL
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("keep", "verdict"),
+    [("digest", Verdict.NOT_COMPARED), ("stats", Verdict.DIFFERENT), ("sketch", Verdict.DIFFERENT)],
+)
+def test_less_than_everything_never_passes_what_differs(tmp_path, keep, verdict):
+    pair, result = judged(tmp_path, VALUES, VALUES * 1.5, keep)
+    assert pair.verdict is verdict
+    assert pair.note
+    assert result.exit_code == 1
+
+
+def test_a_permuted_tensor_does_not_pass_by_its_statistics(tmp_path):
+    pair, result = judged(tmp_path, VALUES, VALUES[::-1].copy(), "stats")
+    assert pair.verdict is Verdict.NOT_COMPARED
+    assert result.exit_code == 1
+
+
+def test_a_sketch_that_agrees_is_close_at_best(tmp_path):
+    pair, _ = judged(tmp_path, VALUES, VALUES + np.float32(1e-7), "sketch")
+    assert pair.verdict is Verdict.CLOSE
+    assert "sketch of 1,024 of 4,096" in pair.note
+
+
+def test_the_numbers_of_equal_digests_are_those_of_a_measurement(tmp_path):
+    short, _ = judged(tmp_path / "x", VALUES, VALUES, "full")
+    measured = compare_sources({"a": VALUES}, {"a": VALUES.copy()}).pairs[0].metrics
+    for field in fields(measured):
+        one, other = getattr(short.metrics, field.name), getattr(measured, field.name)
+        assert one == pytest.approx(other, rel=1e-12), field.name

@@ -41,7 +41,9 @@ def bare(model: torch.nn.Module, inputs: Any, backward: bool = True, loss: Any =
             loss_of(loss, model, fed, output, SEED)[0].backward()
             named = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
             found |= {f"{name}:param_grad": digest(grad) for name, grad in named}
-        found |= {f"{module}.{name}:buffer".lstrip("."): digest(now) for module, name, _, now in state.changed_buffers()}
+        found |= {
+            f"{module}.{name}:buffer".lstrip("."): digest(now) for module, name, _, now in state.changed_buffers()
+        }
         state.restore()
     return found
 
@@ -53,7 +55,9 @@ def fingerprint(model: torch.nn.Module) -> dict[str, Any]:
         "buffers": {name: id(each) for name, each in model.named_buffers()},
         "grads": {name: (id(each.grad), each.requires_grad) for name, each in model.named_parameters()},
         "modes": {name: each.training for name, each in model.named_modules()},
-        "hooks": {name: (len(each._forward_hooks), len(each._forward_pre_hooks)) for name, each in model.named_modules()},
+        "hooks": {
+            name: (len(each._forward_hooks), len(each._forward_pre_hooks)) for name, each in model.named_modules()
+        },
         "global": len(torch.nn.modules.module._global_forward_hooks),
         "plain": {
             f"{name}.{key}": value

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from end_to_end.zoo import ZOO, built
 
+from end_to_end.zoo import ZOO, built
 from recording.runs import bare, check, names
 
 MODELS = sorted(ZOO)
@@ -27,7 +27,9 @@ def test_train_with_dropout_and_backward(name: str, tmp_path: Path) -> None:
     recording = check(model, ZOO[name].inputs(), tmp_path / "a.nnrec", inputs_kept=True, params=True)
     assert len(names(recording, "grad_output")) > 20
     params = {name for name, _ in model.named_parameters()}
-    assert {event.site.name.removesuffix(":param") for event in recording.tensors if event.site.slot == "param"} == params
+    assert {
+        event.site.name.removesuffix(":param") for event in recording.tensors if event.site.slot == "param"
+    } == params
 
 
 def test_the_models_own_loss_is_taken(tmp_path: Path) -> None:

@@ -318,7 +318,11 @@ class Checkpointed(nn.Module):
 def test_activation_checkpointing_is_marked_and_never_mistaken(reentrant: bool, tmp_path: Path) -> None:
     x = X.clone().requires_grad_()
     recording = check(Checkpointed(reentrant), x, tmp_path / "a.nnrec")
-    assert [name for name in names(recording) if name.startswith("act")] == ["act:output", "act@1:output", "act@2:output"]
+    assert [name for name in names(recording) if name.startswith("act")] == [
+        "act:output",
+        "act@1:output",
+        "act@2:output",
+    ]
     again = [event for event in recording.tensors if event.site.slot == "recompute"]
     assert again
     assert {event.phase for event in again} == {"recompute"}
@@ -512,7 +516,14 @@ class DTypes(nn.Module):
         found["float8"] = x.to(torch.float8_e4m3fn)
         spectrum = torch.fft.fft(x.double())
         turned = x.T[:, ::2]
-        return {**found, "zero": x.sum(), "empty": x[:0], "complex": spectrum, "conj": spectrum.conj(), "turned": turned}
+        return {
+            **found,
+            "zero": x.sum(),
+            "empty": x[:0],
+            "complex": spectrum,
+            "conj": spectrum.conj(),
+            "turned": turned,
+        }
 
 
 def test_element_types_and_layouts(tmp_path: Path) -> None:
@@ -542,7 +553,10 @@ def test_sparse_and_meta_tensors(tmp_path: Path) -> None:
     recording = check(Exotic(), X, tmp_path / "a.nnrec")
     assert np.array_equal(numbers(recording, "(model):output.1"), X.numpy())
     assert numbers(recording, "sparse.weight:param_grad").shape == (5, 3)
-    assert {event.site.name for event in recording.values if "meta device" in event.note} == {"meta:input.0", "meta:output"}
+    assert {event.site.name for event in recording.values if "meta device" in event.note} == {
+        "meta:input.0",
+        "meta:output",
+    }
 
 
 class FastPath(nn.Module):
@@ -569,7 +583,7 @@ def test_the_fused_path_of_transformer_layers_stays_fused(tmp_path: Path) -> Non
 
 
 def test_torchscript_parts_are_recorded_from_outside(tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="torch.jit"):
         inner = torch.jit.script(nn.Sequential(linear(), nn.ReLU()))
     recording = check(nn.Sequential(linear(), inner), X, tmp_path / "a.nnrec")
     assert names(recording) == ["0:output", "1:output", "(model):output"]

@@ -64,7 +64,9 @@ def to_line(event: Event) -> str:
     if isinstance(event, TensorEvent):
         body["stats"] = _fields_of(event.stats) if event.stats else None
     kind = "tensor" if isinstance(event, TensorEvent) else "value"
-    return dumps({"kind": kind, **_site(event.site), **_full(body, ("order", "shape", "type", "value"))}) + "\n"
+    return (
+        dumps({"kind": kind, **_site(event.site), **_full(body, ("order", "shape", "dtype", "type", "value"))}) + "\n"
+    )
 
 
 def _fields_of(record: Stats | Link) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _full(body: dict[str, Any], always: tuple[str, ...]) -> dict[str, Any]:
     return {
         key: value
         for key, value in body.items()
-        if key in always or (value is not None and value != "" and value != () and value != [] and value != "forward")
+        if key in always or not (value in (None, "", (), []) or (key == "phase" and value == "forward"))
     }
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import torch
 from torch.multiprocessing import reductions
 
 from nndiff.recording.events import TensorEvent
+
+
+_SWEPT = 8
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Lineage:
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[_Alive, list[_Known]]] = {}
-        self._next_sweep = 256
+        self._turn: deque[int] = deque()
 
     def remember(self, tensor: torch.Tensor, event: TensorEvent) -> None:
         """Note which event a tensor became."""
@@ -48,12 +52,13 @@ class Lineage:
             reference, known = _Alive(storage), []
         known = [each for each in known if each.version == version]
         known.append(_known(tensor, version, event))
+        if storage._cdata not in self._storages:
+            self._turn.append(storage._cdata)
         self._storages[storage._cdata] = (reference, known)
-        if len(self._storages) > self._next_sweep:
-            self._sweep()
 
     def find(self, tensor: torch.Tensor) -> tuple[TensorEvent, str] | None:
         """Return the event a tensor is (`same`) or is a view of (`view`), or None."""
+        self._sweep()
         place = _place(tensor)
         if place is None:
             return None
@@ -65,8 +70,20 @@ class Lineage:
         return _same(tensor, now) or _view(tensor, now)
 
     def _sweep(self) -> None:
-        self._storages = {key: each for key, each in self._storages.items() if not each[0].expired()}
-        self._next_sweep = max(256, 2 * len(self._storages))
+        """Let go of storages that are gone, the newest and a few others at each turn.
+
+        A weak reference keeps the small head of a storage in memory. Left between freed activations it would
+        keep the allocator from joining their space, and memory would grow as if nothing were freed.
+        """
+        newest = [self._turn.pop() for _ in range(min(_SWEPT, len(self._turn)))]
+        oldest = [self._turn.popleft() for _ in range(min(_SWEPT, len(self._turn)))]
+        self._turn.extend(key for key in (*oldest, *reversed(newest)) if self._is_alive(key))
+
+    def _is_alive(self, key: int) -> bool:
+        if self._storages[key][0].expired():
+            del self._storages[key]
+            return False
+        return True
 
 
 class _Alive:

@@ -18,7 +18,7 @@ from nndiff.recording.folder import is_recording
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
 from nndiff.recording.inputs import rebuild
 from nndiff.recording.keep import sketch_positions
-from nndiff.recording.shards import entry
+from nndiff.recording.shards import entry, stored_as
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
 from nndiff.tensors import Data, FileData, NoData, TensorRef
@@ -250,10 +250,9 @@ def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ..
     title = printable(event.site.name, 80)
     if found is None or not isinstance(found.data, FileData):
         raise SourceError(path, f"{title!r} is not in {event.shard}, where the events say it is")
-    code, stored_shape = entry(event.dtype, shape, nbytes)
-    if found.nbytes != nbytes or found.shape != tuple(stored_shape):
+    _, stored_shape = entry(event.dtype, shape, nbytes)
+    if found.dtype.name != stored_as(event.dtype) or found.shape != tuple(stored_shape):
         raise SourceError(path, f"{title!r} has another shape or type in {event.shard} than in the events")
-    del code
     return found.data.window
 
 

@@ -38,6 +38,11 @@ def entry(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[str, list[in
     return (code, list(shape)) if code else ("U8", [nbytes])
 
 
+def stored_as(dtype: str) -> str:
+    """Return the element type a tensor is read back as from a shard."""
+    return dtype if dtype in _CODES else "uint8"
+
+
 class Shard:
     """Write one shard: tensors as they come, then the header, then the name it is known by."""
 

@@ -60,7 +60,10 @@ class Writer:
         self._shard_bytes = shard_bytes
         self._shards: list[dict[str, Any]] = []
         self._shard: Shard | None = None
-        self._waiting: list[str] = []
+        # One growing block: many small ones would settle in the holes that freed activations leave, and the
+        # next activation would no longer fit there.
+        self._waiting = bytearray()
+        self._held = 0
         self._order = 0
         self.digests: dict[str, str] = {}  # of every site, by name
         self._calls: dict[str, int] = {}
@@ -252,11 +255,12 @@ class Writer:
         return self._shard.path.name, key
 
     def _emit(self, event: Event) -> None:
-        self._waiting.append(to_line(event))
+        self._waiting += to_line(event).encode()
+        self._held += 1
         self.events += 1
         if self._shard is not None and self._shard.size >= self._shard_bytes:
             self._roll()
-        if self._shard is None and len(self._waiting) >= _PENDING:
+        if self._shard is None and self._held >= _PENDING:
             self._flush()
 
     def _roll(self) -> None:
@@ -271,11 +275,12 @@ class Writer:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        with open(self.path / EVENTS, "a", encoding="utf-8") as file:
-            file.write("".join(self._waiting))
+        with open(self.path / EVENTS, "ab") as file:
+            file.write(self._waiting)
             file.flush()
             os.fsync(file.fileno())
-        self._waiting.clear()
+        self._waiting = bytearray()
+        self._held = 0
 
     def _write_manifest(self, complete: bool) -> None:
         body: dict[str, object] = {"format": FORMAT, "version": VERSION, "complete": complete}

@@ -1,0 +1,316 @@
+"""From the name of a model to something that runs, and every way that can go wrong."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from end_to_end.zoo import ZOO, built
+from nndiff.commands import record as command
+from nndiff.errors import ModelError, NndiffError, UsageError
+from nndiff.models import Wishes, resolve
+from nndiff.models.checkpoint import load_checkpoint
+from nndiff.models.inputs import from_options, load, parse_drawn
+from nndiff.recording import Writer, open_recording
+
+FILE = """
+import torch
+from torch import nn
+from neighbour import WIDTH
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 2)
+
+    def forward(self, x):
+        if x.shape[-1] == 5:
+            raise ValueError("five is too many")
+        return self.fc(x)
+
+def model():
+    return Net()
+
+def wide():
+    net = Net()
+    net.fc = nn.Linear(WIDTH, 7)
+    return net
+
+ready = Net()
+nothing = 3
+
+def broken():
+    return Net(1, 2, 3)
+
+def inputs(batch_size=2, seq_len=None):
+    return {"x": torch.randn(batch_size, WIDTH)}
+
+def loss(model, inputs, output):
+    return output.sum() + 0 * inputs["x"].sum()
+
+variants = {"half": lambda: Net().bfloat16(), "wide": wide}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "neighbour.py").write_text("WIDTH = 4\n")
+    (tmp_path / "net.py").write_text(FILE)
+    yield tmp_path / "net.py"
+    sys.path[:] = [path for path in sys.path if path != str(tmp_path)]
+    sys.modules.pop("neighbour", None)
+
+
+def test_a_file_brings_model_inputs_loss_and_variants(file: Path) -> None:
+    spec = resolve(str(file), Wishes(batch_size=5))
+    assert type(spec.model).__name__ == "Net"
+    assert spec.inputs()["x"].shape == (5, 4)
+    assert list(spec.variants) == ["half", "wide"]
+    assert spec.loss is not None
+    assert resolve(f"{file}:wide").model.fc.out_features == 7
+    assert resolve(f"{file}:Net").model.fc.out_features == 2
+    assert resolve(f"{file}:ready").model.fc.out_features == 2
+    assert next(resolve(str(file), Wishes(variant="half")).model.parameters()).dtype is torch.bfloat16
+
+
+def test_weights_are_drawn_from_the_seed(file: Path) -> None:
+    one, two, other = (resolve(str(file), Wishes(seed=seed)).model.fc.weight for seed in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_modules_by_their_dotted_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    monkeypatch.delitem(sys.modules, "net", raising=False)
+    assert type(resolve("net:wide").model).__name__ == "Net"
+    assert resolve("torch.nn:ReLU").model(torch.tensor(-1.0)) == 0
+    monkeypatch.delitem(sys.modules, "net", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{file}:modle", "defines no 'modle'; did you mean .*:model"),
+        ("{file}:nothing", "gives a int, not a torch.nn.Module"),
+        (
+            "{file}:broken",
+            r"broken\(\) failed at .*net.py:28: TypeError: .*takes 1 positional argument but 4 were given",
+        ),
+        ("{file}x.py", "no such file"),
+        ("no.such.package", "importing no.such.package failed.*ModuleNotFoundError"),
+        ("what is this", "is no model"),
+        ("hf:{folder}", "no config.json"),
+        ("{folder}/x.nemo", "no such file"),
+    ],
+)
+def test_names_that_lead_nowhere(name: str, message: str, file: Path) -> None:
+    with pytest.raises(NndiffError, match=message) as caught:
+        resolve(name.format(file=file, folder=file.parent))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def model(:", r"failed at .*bad.py:1: SyntaxError"),
+        ("import sys; sys.exit(3)", r"ended the program \(exit 3\)"),
+        ("1 / 0", r"failed at .*bad.py:1: ZeroDivisionError"),
+        ("variants = [1]\ndef model(): pass", "`variants` is a list"),
+        ("loss = 3\nimport torch\nmodel = torch.nn.ReLU", "`loss` is not a function"),
+    ],
+)
+def test_files_that_fail(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    with pytest.raises(ModelError, match=message):
+        resolve(str(tmp_path / "bad.py"))
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_hugging_face_folders(name: str, tmp_path: Path) -> None:
+    model = built(name)
+    model.save_pretrained(tmp_path)
+    spec = resolve(f"hf:{tmp_path}", Wishes(batch_size=1, seq_len=100 if name == "whisper" else 8))
+    assert type(spec.model) is type(model)
+    assert spec.notes == ()
+    held = spec.model.state_dict()
+    assert all(torch.equal(value, held[key]) for key, value in model.state_dict().items())
+    if name != "resnet":
+        spec.model.eval()(**spec.inputs())
+
+
+def test_a_hugging_face_folder_without_weights(tmp_path: Path) -> None:
+    built("bert").config.save_pretrained(tmp_path)
+    spec = resolve(f"hf:{tmp_path}")
+    assert type(spec.model).__name__ == "BertModel"
+    assert "drawn from the seed" in spec.notes[0]
+
+
+def test_inputs_are_drawn_as_described() -> None:
+    torch.manual_seed(0)
+    made = from_options(
+        ["x=float16[B,3]", "ids=int64[B,T]:5..9", "u=float32[4]:-1..1", "m=bool[2]", "s=float64[]"], 3, 7
+    )
+    assert made is not None
+    found = made().kwargs
+    assert {name: (str(each.dtype), tuple(each.shape)) for name, each in found.items()} == {
+        "x": ("torch.float16", (3, 3)), "ids": ("torch.int64", (3, 7)), "u": ("torch.float32", (4,)),
+        "m": ("torch.bool", (2,)), "s": ("torch.float64", ()),
+    }  # fmt: skip
+    assert 5 <= int(found["ids"].min()) <= int(found["ids"].max()) < 9
+    assert float(found["u"].abs().max()) <= 1
+    by_position = from_options(["1=float32[2]", "0=int8[1]"], None, None)
+    assert by_position is not None
+    assert [each.dtype for each in by_position().args] == [torch.int8, torch.float32]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["x=float32", "x=float99[2]", "x=float32[a]", "x=float32[-1]", "x=int64[2]:9..3", "x=int64[2]:a..b", "=f[2]"],
+)
+def test_descriptions_that_are_none(spec: str) -> None:
+    with pytest.raises(UsageError, match="--input"):
+        parse_drawn(spec, None, None)
+
+
+def test_inputs_given_twice_or_mixed() -> None:
+    with pytest.raises(UsageError, match="one input twice"):
+        from_options(["x=float32[2]", "x=float32[3]"], None, None)
+    with pytest.raises(UsageError, match="not both"):
+        from_options(["x=float32[2]", "file.npz"], None, None)
+    assert from_options([], None, None) is None
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "pt"])
+def test_saved_inputs(kind: str, tmp_path: Path) -> None:
+    import safetensors.torch
+
+    path = tmp_path / f"inputs.{kind}"
+    tensors = {"x": torch.randn(2, 3), "mask": torch.tensor([True, False]), "ids": torch.arange(4)}
+    if kind == "npz":
+        np.savez(path, **{name: value.numpy() for name, value in tensors.items()})
+    elif kind == "safetensors":
+        safetensors.torch.save_file(tensors, path)
+    else:
+        torch.save(tensors, path)
+    found = load(str(path))
+    assert found.args == ()
+    assert found.kwargs.keys() == tensors.keys()
+    assert all(torch.equal(found.kwargs[name], value) for name, value in tensors.items())
+
+
+def test_a_recording_without_inputs_cannot_feed(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("fc", "output", np.ones(3))
+    with pytest.raises(NndiffError, match="holds no inputs"):
+        load(str(tmp_path / "a.nnrec"))
+
+
+def net(width: int = 4) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 3), nn.BatchNorm1d(3))
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model.module.", "_orig_mod."])
+def test_checkpoints_load_with_their_wrappers(prefix: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    source, target = net(), net()
+    torch.save({prefix + name: value for name, value in source.state_dict().items()}, tmp_path / "a.pt")
+    assert load_checkpoint(target, str(tmp_path / "a.pt")) == []
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in target.state_dict().items())
+    assert target[0].weight.requires_grad
+
+
+def test_checkpoints_that_do_not_fit_say_all_of_it(tmp_path: Path) -> None:
+    state = net(5).state_dict()
+    del state["1.weight"]
+    state["extra"] = torch.ones(1)
+    torch.save(state, tmp_path / "a.pt")
+    model = net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ModelError) as caught:
+        load_checkpoint(model, str(tmp_path / "a.pt"))
+    text = str(caught.value)
+    assert "1 missing (1.weight)" in text
+    assert "1 unexpected (extra)" in text
+    assert "1 of another shape (0.weight [3, 5] into [3, 4])" in text
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ModelError, match="of another shape"):
+        load_checkpoint(model, str(tmp_path / "a.pt"), partial=True)
+
+
+def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
+    state = {name: value.double() for name, value in net().state_dict().items() if name.startswith("0.")}
+    torch.save({**state, "extra": torch.ones(1)}, tmp_path / "a.pt")
+    notes = load_checkpoint(net(), str(tmp_path / "a.pt"), partial=True)
+    assert [note.split(" of ")[0].split(" are ")[0] for note in notes] == ["2 tensors", "5 tensors", "1 tensors"]
+    torch.save({"other": torch.ones(1)}, tmp_path / "b.pt")
+    with pytest.raises(ModelError, match="none of its 1 tensors"):
+        load_checkpoint(net(), str(tmp_path / "b.pt"), partial=True)
+
+
+def test_tied_weights_may_be_stored_once(tmp_path: Path) -> None:
+    def tied() -> nn.Module:
+        model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+        model[1].weight = model[0].weight
+        return model
+
+    torch.save({"0.weight": torch.full((3, 3), 2.0)}, tmp_path / "a.pt")
+    model = tied()
+    assert load_checkpoint(model, str(tmp_path / "a.pt")) == []
+    assert (model[1].weight == 2).all()
+
+
+def record(*args: object) -> int:
+    """Run the command in this process, as the command line would."""
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    found = parser.parse_args(["record", *map(str, args)])
+    return int(found.run(found))
+
+
+def test_the_command_records_and_says_so(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a.nnrec"
+    assert record(file, "-o", out, "--backward", "--repeat", 2, "--batch-size", 3, "--params") == 0
+    printed = capsys.readouterr().out
+    assert "forward and backward: 2 calls" in printed
+    assert "2 runs with one seed agree at all" in printed
+    found = open_recording(out)
+    assert found.complete
+    assert found.source().tensors["(model):output"].shape == (3, 2)
+    assert found.meta["label"] == "net.py"
+    assert record(f"{file}:wide", "-o", tmp_path / "b.nnrec", "--input", out, "-q") == 0
+    assert capsys.readouterr().out == ""
+    assert found.tensors[0].digest == open_recording(tmp_path / "b.nnrec").tensors[0].digest
+
+
+def test_the_command_moves_and_casts(file: Path, tmp_path: Path) -> None:
+    assert record(file, "-o", tmp_path / "a", "--dtype", "float64", "--device", "cpu", "-q") == 0
+    assert open_recording(tmp_path / "a").source().tensors["(model):output"].dtype.name == "float64"
+
+
+def test_the_command_fails_in_one_sentence(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def trouble(*args: Any) -> str:
+        with pytest.raises(NndiffError) as caught:
+            record(*args)
+        assert "\n" not in str(caught.value)
+        assert "Traceback" not in capsys.readouterr().err
+        return str(caught.value)
+
+    out = tmp_path / "a.nnrec"
+    assert "net.py:13: ValueError: five is too many" in trouble(file, "-o", out, "--input", "x=float32[1,5]")
+    assert "holds a recording already" in trouble(file, "-o", out)
+    assert "brings no inputs" in trouble("torch.nn:ReLU", "-o", tmp_path / "b")
+    assert "no float type" in trouble(file, "-o", tmp_path / "b", "--dtype", "int8")
+    assert "no device" in trouble(file, "-o", tmp_path / "b", "--device", "toaster")
+    assert "--partial belongs to --ckpt" in trouble(file, "-o", tmp_path / "b", "--partial")
+    with pytest.raises(ModelError):
+        record(file, "-o", tmp_path / "c", "--input", "x=float32[1,5]", "--traceback")
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert "five is too many" in shown

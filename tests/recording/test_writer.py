@@ -1,0 +1,277 @@
+"""The writer in plain NumPy: what goes in comes out, and nothing that is there is overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from nndiff.errors import SourceError, UsageError
+from nndiff.recording import Writer, open_recording
+from nndiff.recording.arrays import raw_array
+from nndiff.recording.keep import Keep, parse_keep, sketch_positions
+from nndiff.recording.measure import PART, measure
+
+KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", ">f4", ">i8"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (3, 4, 5)])
+def test_arrays_come_back(kind: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    array = (np.arange(np.prod(shape)).reshape(shape) - 2).astype(kind)
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("fc", "output", array)
+        writer.add("fc", "output", array.T)
+    tensors = open_recording(tmp_path / "a.nnrec").source().tensors
+    assert list(tensors) == ["fc:output", "fc@1:output"]
+    for name, wanted in (("fc:output", array), ("fc@1:output", array.T)):
+        assert tensors[name].shape == wanted.shape
+        assert tensors[name].dtype.name == array.dtype.newbyteorder("<").name
+        assert np.array_equal(tensors[name].numpy(), wanted)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"])
+def test_element_types_numpy_lacks(kind: str, tmp_path: Path) -> None:
+    array = np.linspace(-3, 3, 7).astype(getattr(ml_dtypes, kind))
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("typed", "output", array)
+        writer.add("raw", "output", array.view(f"u{array.itemsize}"), dtype=kind)
+    tensors = open_recording(tmp_path / "a.nnrec").source().tensors
+    assert tensors["typed:output"].dtype.name == tensors["raw:output"].dtype.name == kind
+    assert np.array_equal(tensors["raw:output"].numpy(), array.astype(np.float32))
+    assert tensors["typed:output"].meta["digest"] == tensors["raw:output"].meta["digest"]
+
+
+def test_shards_are_plain_safetensors(tmp_path: Path) -> None:
+    values = {"a": np.arange(5.0), "b": np.array([[True, False]]), "c": np.float16(2)}
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("", "output", values)
+    held = safetensors.numpy.load_file(tmp_path / "a.nnrec" / "shard-00000.safetensors")
+    assert {name: value.tolist() for name, value in held.items()} == {
+        f"(model):output.{name}": np.asarray(value).tolist() for name, value in values.items()
+    }
+
+
+def test_equal_bytes_are_stored_once(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(100, 100))
+    with Writer(tmp_path / "a.nnrec") as writer:
+        for number in range(10):
+            writer.add(f"layer{number}", "output", array.copy())
+        writer.add("turned", "output", array.reshape(50, 200))
+    assert writer.data_bytes == 2 * array.nbytes
+    recording = open_recording(tmp_path / "a.nnrec")
+    assert [event.same for event in recording.tensors] == [None, *[0] * 9, None]
+    assert all(np.array_equal(ref.numpy().ravel(), array.ravel()) for ref in recording.source().tensors.values())
+
+
+def test_shards_roll_and_hold_what_the_events_say(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    arrays = {f"m{number}": random.normal(size=random.integers(1, 3000)) for number in range(60)}
+    with Writer(tmp_path / "a.nnrec", shard_bytes=50_000) as writer:
+        for name, array in arrays.items():
+            writer.add(name, "output", array)
+        writer.add("big", "output", np.ones(20_000))
+    shards = sorted(path.name for path in (tmp_path / "a.nnrec").glob("*.safetensors"))
+    assert len(shards) > 5
+    tensors = open_recording(tmp_path / "a.nnrec").source().tensors
+    assert all(np.array_equal(tensors[f"{name}:output"].numpy(), array) for name, array in arrays.items())
+
+
+def test_a_header_that_is_full_rolls_too(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        for number in range(1500):
+            writer.add("m" * 60 + str(number), "output", np.int8(number % 100))
+    assert len(list((tmp_path / "a.nnrec").glob("*.safetensors"))) == 1  # equal bytes are stored once
+    with Writer(tmp_path / "b.nnrec") as writer:
+        for number in range(1500):
+            writer.add("m" * 60 + str(number), "output", np.int32(number))
+    assert len(list((tmp_path / "b.nnrec").glob("*.safetensors"))) > 2
+    assert len(open_recording(tmp_path / "b.nnrec").source().tensors) == 1500
+
+
+def test_plain_values_and_nothing(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "none": None,
+        "nan": float("nan"),
+        "inf": -float("inf"),
+        "big": 2**70,
+        "text": "",
+        "flag": True,
+    }
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("", "output", values)
+    found = {event.site.path: (event.type, event.value) for event in open_recording(tmp_path / "a.nnrec").values}
+    assert found == {
+        "none": ("NoneType", None), "nan": ("float", "nan"), "inf": ("float", "-inf"), "big": ("int", str(2**70)),
+        "text": ("str", ""), "flag": ("bool", True),
+    }  # fmt: skip
+
+
+def test_one_site_is_recorded_once(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("fc", "output", np.ones(3), call=0)
+        with pytest.raises(UsageError, match="'fc:output' was recorded already"):
+            writer.add("fc", "output", np.ones(3), call=0)
+    with pytest.raises(UsageError, match="after the recording was finished"):
+        writer.add("late", "output", np.ones(3))
+
+
+def test_arrays_without_numbers_are_refused(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer, pytest.raises(UsageError, match="cannot be recorded"):
+        writer.add("fc", "output", np.array(["text"]))
+
+
+def test_a_folder_with_something_else_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("important")
+    for overwrite in (False, True):
+        with pytest.raises(SourceError, match="holds no recording"):
+            Writer(tmp_path, overwrite=overwrite)
+    with pytest.raises(SourceError, match="not a folder"):
+        Writer(tmp_path / "thesis.txt", overwrite=True)
+    assert (tmp_path / "thesis.txt").read_text() == "important"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_recording_is_overwritten_only_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.nnrec"
+    for number in range(2):
+        with Writer(path, {"run": number}, overwrite=bool(number), shard_bytes=1000) as writer:
+            for step in range(5 - number * 3):
+                writer.add(f"m{step}", "output", np.arange(200.0) + step)
+    with pytest.raises(SourceError, match="overwrite=True"):
+        Writer(path)
+    recording = open_recording(path)
+    assert recording.meta["run"] == 1
+    assert len(list(path.glob("*.safetensors"))) == 2
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(SourceError, match="more than a recording"):
+        Writer(path, overwrite=True)
+    assert len(open_recording(path).tensors) == 2
+
+
+def test_an_exception_leaves_a_readable_recording(tmp_path: Path) -> None:
+    def fail() -> None:
+        with Writer(tmp_path / "a.nnrec") as writer:
+            writer.add("fc", "output", np.arange(4.0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    recording = open_recording(tmp_path / "a.nnrec")
+    assert not recording.complete
+    assert recording.notes == ("incomplete: the run was cut off, 1 events are readable",)
+    assert np.array_equal(recording.source().tensors["fc:output"].numpy(), np.arange(4.0))
+    assert not list((tmp_path / "a.nnrec").glob("*.part"))
+
+
+def test_recordings_can_be_moved_and_name_no_folder(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("fc", "output", np.arange(4.0))
+    moved = (tmp_path / "a.nnrec").rename(tmp_path / "b.nnrec")
+    assert np.array_equal(open_recording(moved).source().tensors["fc:output"].numpy(), np.arange(4.0))
+    text = "".join((moved / name).read_text() for name in ("manifest.json", "events.jsonl"))
+    assert str(tmp_path) not in text
+    json.loads((moved / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize("level", ["digest", "stats", "sketch", "full"])
+def test_levels_keep_what_they_say(level: str, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(50, 100))
+    with Writer(tmp_path / "a.nnrec", keep=level) as writer:
+        writer.add("fc", "output", array)
+    (ref,) = open_recording(tmp_path / "a.nnrec").source().tensors.values()
+    assert ref.meta["digest"] == measure(raw_array(array)).digest
+    assert (ref.meta["stats"] is not None) == (level != "digest")
+    assert (ref.missing is None) == (level == "full")
+    if level == "sketch":
+        assert np.array_equal(ref.meta["sketch"].numpy(), array.ravel()[sketch_positions(array.size)])
+    wanted = {"digest": 0, "stats": 0, "sketch": 1024 * 8, "full": array.nbytes}
+    assert writer.data_bytes == wanted[level]
+
+
+def test_keep_rules() -> None:
+    assert parse_keep("stats") == Keep("stats")
+    rules = parse_keep(["full:encoder.*", "digest:re:norm$", "sketch"])
+    assert rules.level("encoder.norm", "encoder.norm:output") == "full"
+    assert rules.level("decoder.norm", "decoder.norm:output") == "digest"
+    assert rules.level("decoder.fc", "decoder.fc:output") == "sketch"
+    assert parse_keep(["full:head"]).level("body", "body:output") == "stats"
+    assert parse_keep(["full:head"]).level("head.fc", "head.fc:output") == "full"
+    for bad in ("all", "full:", ["full", "stats"]):
+        with pytest.raises(UsageError):
+            parse_keep(bad)
+
+
+@given(st.integers(0, 10_000_000))
+def test_sketch_positions_are_inside_ascending_and_fixed(count: int) -> None:
+    positions = sketch_positions(count)
+    assert positions.size == min(count, 1024)
+    assert np.array_equal(positions, sketch_positions.__wrapped__(count))
+    if count:
+        assert positions[0] >= 0
+        assert positions[-1] < count
+        assert (np.diff(positions) > 0).all()
+
+
+FLOATS = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_, np.complex64]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=6),
+)
+
+
+@given(FLOATS)
+def test_statistics_are_those_of_numpy(array: np.ndarray[Any, Any]) -> None:
+    stats = measure(raw_array(array)).stats
+    assert stats is not None
+    wide = np.abs(array.astype(np.complex128)) if array.dtype.kind == "c" else array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    assert (stats.count, stats.nonfinite) == (array.size, array.size - finite.size)
+    if finite.size:
+        assert (stats.min, stats.max) == (finite.min(), finite.max())
+        assert stats.abs_max == np.abs(finite).max()
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = finite.mean(), finite.std(), np.sqrt((finite**2).sum())
+        for found, number in zip((stats.mean, stats.std, stats.l2), wanted, strict=True):
+            if np.isfinite(number):
+                assert found == pytest.approx(number, rel=1e-6, abs=1e-9 * (stats.abs_max or 1))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
+def test_statistics_of_many_parts_far_from_zero(offset: float) -> None:
+    array = np.random.default_rng(0).normal(size=5 * PART // 8 + 3) + offset
+    array[7] = np.nan
+    stats = measure(raw_array(array)).stats
+    assert stats is not None
+    good = np.delete(array, 7)
+    assert stats.nonfinite == 1
+    assert stats.mean == pytest.approx(good.mean(), rel=1e-12)
+    assert stats.std == pytest.approx(good.std(), rel=1e-4 if offset == 1e12 else 1e-7)
+
+
+@given(FLOATS)
+def test_digests_tell_values_places_types_and_shapes_apart(array: np.ndarray[Any, Any]) -> None:
+    found = measure(raw_array(array)).digest
+    assert found == measure(raw_array(array.copy(order="F"))).digest
+    assert found != measure(raw_array(array[np.newaxis])).digest
+    if array.size > 1 and array.tobytes() != array.ravel()[::-1].tobytes():
+        assert found != measure(raw_array(array.ravel()[::-1].reshape(array.shape))).digest
+    if array.dtype == np.float32:
+        assert found != measure(raw_array(array.view(np.int32))).digest
+
+
+def test_the_digest_is_the_documented_one() -> None:
+    import hashlib
+
+    array = np.arange(3 * PART // 4 + 5, dtype=np.float32)
+    data = array.tobytes()
+    leaves = b"".join(hashlib.sha256(data[start : start + PART]).digest() for start in range(0, len(data), PART))
+    wanted = hashlib.sha256(f"nndiff.tensor.1\nfloat32\n{array.size}\n".encode() + leaves).hexdigest()
+    assert measure(raw_array(array)).digest == wanted

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test test-systems check bench clean
+.PHONY: demo test test-native test-systems check bench clean
 
 demo: $(STAMP)
 	@$(BIN)/nndiff demo
@@ -15,6 +15,14 @@ test: $(STAMP)
 # The tests that need other environments: one with NeMo, one with next to nothing, and with OLD_TORCH=2.2.2 a third.
 test-systems: $(STAMP) .venv-nemo/.ready .venv-bare/.ready $(if $(OLD_TORCH),.venv-bare-$(OLD_TORCH)/.ready)
 	NNDIFF_SYSTEMS=1 $(BIN)/python -m pytest tests/systems
+
+# The native engine built apart, with every read and write of it watched.
+SANITIZED := build/sanitized
+test-native: $(STAMP)
+	rm -rf $(SANITIZED)
+	NNDIFF_SANITIZE=1 $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp $(SANITIZED)/temp
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    NNDIFF_ENGINE=native NNDIFF_SANITIZED=$(abspath $(SANITIZED)) $(BIN)/python -m pytest tests/stats -p no:cacheprovider
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -28,7 +36,7 @@ clean:
 	rm -rf $(VENV) .venv-nemo .venv-bare* build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # torch first and by its exact version: asked for as a range, pip would take a far larger build.
-$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/nndiff/stats/*.c)
+$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/nndiff/stats/native/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (the first time takes a few minutes)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0

@@ -1,6 +1,8 @@
 """The fused statistics kernel, in C (stats/native/)."""
 
-from typing_extensions import Buffer
+from typing import Any, TypeAlias
+
+Buffer: TypeAlias = Any  # anything with bytes in a row; typing has no name for it before Python 3.12
 
 class Batch:
     """Hold pairs that are measured in steps."""

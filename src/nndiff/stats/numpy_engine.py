@@ -315,4 +315,5 @@ def _decibel(signal: float, noise: float, finite: int) -> float:
         return NAN
     if noise == 0:
         return math.inf
-    return 10.0 * math.log10(signal / noise) if signal > 0 else -math.inf
+    ratio = signal / noise
+    return 10.0 * math.log10(ratio) if ratio > 0 else NAN if math.isnan(ratio) else -math.inf

@@ -21,10 +21,10 @@ static NarrowLines narrow_lines(const Narrow *job)
     const Tolerance *t = &job->tolerance;
     /* the smallest normal number covers what underflows in a product */
     return (NarrowLines){
-        f_set((float)(lim->slope * less)),
+        f_set((float)fmin(lim->slope * less, FLT_MAX)),
         f_set((float)(lim->offset * less) - FLT_MIN),
         f_set((float)(lim->plateau * less) - FLT_MIN),
-        f_set((float)(lim->rel * less)),
+        f_set((float)fmin(lim->rel * less, FLT_MAX)), /* an infinite slope would make 0 |r| no number */
         f_set((float)lim->rel_offset - FLT_MIN),
         f_set((float)(t->rtol * less)),
         f_set((float)(t->atol * less) - FLT_MIN),

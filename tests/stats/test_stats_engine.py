@@ -1,0 +1,165 @@
+"""Which engine is taken, what it says of itself, and the laws its numbers obey."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stats_pairs import LEVELS, apart, job, measure, native, raw, tensor
+
+from nndiff.dtypes import DTYPES
+from nndiff.stats import describe_engine, get_engine
+
+needs_native = pytest.mark.skipif(not LEVELS, reason="built without the native engine")
+
+
+def in_new_process(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_engine_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NNDIFF_ENGINE", "numpy")
+    assert (get_engine().name, describe_engine()) == ("numpy", "numpy")
+    monkeypatch.setenv("NNDIFF_ENGINE", "cuda")
+    with pytest.raises(ValueError, match="expected native or numpy"):
+        get_engine()
+
+
+@needs_native
+def test_the_native_engine_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NNDIFF_ENGINE", raising=False)
+    assert get_engine().name == "native"
+    assert describe_engine().startswith("native (")
+
+
+def test_without_the_extension_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name == "nndiff.stats.native_engine":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.delenv("NNDIFF_ENGINE", raising=False)
+    assert get_engine().name == "numpy"
+    monkeypatch.setenv("NNDIFF_ENGINE", "native")
+    with pytest.raises(ImportError):
+        get_engine()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_vector_width_can_be_forced(level: str) -> None:
+    code = "import nndiff.stats as s; print(s.describe_engine())"
+    assert f"({level}," in in_new_process(code, NNDIFF_SIMD=level, NNDIFF_ENGINE="native")
+
+
+@needs_native
+def test_a_width_the_machine_has_not_is_refused() -> None:
+    from nndiff.stats import _native
+
+    with pytest.raises(ValueError, match="no vector width"):
+        _native.use("avx1024")
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("size", [5000, 100_000, 4_500_000])
+def test_the_number_of_threads_changes_nothing(dtype: str, size: int) -> None:
+    ref, cand = raw(dtype, size), raw(dtype, size, seed=1)
+    one = job(tensor(ref, dtype), tensor(cand, dtype))
+    single, *others = (measure(native(threads=threads), one)[0] for threads in (1, 2, 3, 7, 2))
+    for other in others:
+        assert repr(other) == repr(single)
+
+
+@needs_native
+def test_flushing_subnormals_elsewhere_changes_nothing() -> None:
+    torch = pytest.importorskip("torch")
+    one = job(tensor(np.full(1000, 1e-40, np.float32)), tensor(np.full(1000, 2e-40, np.float32)))
+    expected = measure(native(), one)[0]
+    try:
+        torch.set_flush_denormal(True)
+        got = measure(native(), one)[0]
+    finally:
+        torch.set_flush_denormal(False)
+    assert repr(got) == repr(expected)
+    assert got.unequal == 1000
+
+
+@needs_native
+def test_many_small_ones_in_order() -> None:
+    sizes = np.random.default_rng(0).integers(0, 400, 3000)
+    jobs = [job(tensor(np.zeros(n, np.float32)), tensor(np.full(n, k, np.float32))) for k, n in enumerate(sizes)]
+    got = measure(native(), *jobs)
+    assert [one.count for one in got] == sizes.tolist()
+    assert all(one.max_abs == k for k, one in enumerate(got) if one.count)
+
+
+@needs_native
+def test_a_batch_that_is_no_batch_is_refused() -> None:
+    from nndiff.stats import _native
+
+    with pytest.raises(ValueError, match="no such pair"):
+        _native.Batch(b"\xff" * 56, 1, False)
+    with pytest.raises(ValueError, match="pending"):
+        _native.Batch(b"", 1, True).feed(1, None, None)
+    with pytest.raises(ValueError, match="256 floats"):
+        _native.set_float8(7, b"")
+
+
+@pytest.mark.parametrize("name", ["numpy", *LEVELS])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 999, 20_000])
+def test_a_tensor_is_itself(name: str, dtype: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = raw(dtype, size)
+    if name == "numpy":
+        monkeypatch.setenv("NNDIFF_ENGINE", "numpy")
+    engine = get_engine() if name == "numpy" else native(name)
+    got = measure(engine, job(tensor(values, dtype), tensor(values.copy(), dtype)))[0]
+    assert (got.unequal, got.mismatched, got.nonfinite_unequal) == (0, 0, 0)
+    assert got.nonfinite_ref == got.nonfinite_cand
+    if got.nonfinite_ref < got.count:
+        assert (got.max_abs, got.max_rel, got.l2, got.p99, got.needed_tolerance) == (0, 0, 0, 0, 0)
+        assert (got.cosine, got.correlation, got.sqnr_db) == (1.0, 1.0, math.inf)
+        assert (got.ref_mean, got.ref_std, got.ref_min) == (got.cand_mean, got.cand_std, got.cand_min)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_identical_bytes_and_equal_values_give_the_same(level: str) -> None:
+    """-0.0 and 0.0 are equal but no identical bytes: the other path, the same numbers."""
+    values = np.random.default_rng(1).normal(size=30_000).astype(np.float32)
+    values[::50] = 0.0
+    negative = values.copy()
+    negative[::50] = -0.0
+    plain, signed = (
+        measure(native(level), job(tensor(values), tensor(other)))[0] for other in (values.copy(), negative)
+    )
+    assert apart(replace(signed, cand_mean=plain.cand_mean), plain) == {}
+
+
+@needs_native
+@given(st.integers(0, 2**32), st.integers(1, 3000), st.sampled_from(LEVELS))
+def test_swapping_sides(seed: int, size: int, level: str) -> None:
+    random = np.random.default_rng(seed)
+    a = random.normal(size=size).astype(np.float32)
+    b = (a + random.normal(size=size) * 1e-2).astype(np.float32)
+    there, back = measure(native(level), job(tensor(a), tensor(b)), job(tensor(b), tensor(a)))
+    for name in ("unequal", "max_abs", "max_abs_index", "p50", "p90", "p95", "p99"):
+        assert getattr(there, name) == getattr(back, name)
+    for name in ("mean_abs", "mse", "l2", "cosine", "correlation", "diff_std"):
+        assert getattr(there, name) == pytest.approx(getattr(back, name), rel=1e-9, abs=1e-12, nan_ok=True)
+    assert there.diff_mean == pytest.approx(-back.diff_mean, rel=1e-9, abs=1e-15)
+    assert (there.ref_min, there.cand_max) == (back.cand_min, back.ref_max)

@@ -1,0 +1,108 @@
+"""Percentiles: equal to numpy.percentile up to 2^22 elements, within 0.1 % above."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from stats_pairs import LEVELS, job, measure, native, tensor
+
+from nndiff.stats import Metrics
+from nndiff.stats.numpy_engine import NumpyEngine
+from nndiff.stats.percentiles import EXACT_LIMIT
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="built without the native engine")
+
+SHARES = [50, 90, 95, 99]
+
+
+def of(got: Metrics) -> NDArray[np.float64]:
+    return np.array([got.p50, got.p90, got.p95, got.p99])
+
+
+def distances(ref: NDArray[Any], cand: NDArray[Any]) -> NDArray[np.float64]:
+    return np.percentile(np.abs(cand.astype(np.float64) - ref.astype(np.float64)), SHARES)
+
+
+def noise(kind: str, size: int, random: np.random.Generator) -> NDArray[np.float64]:
+    if kind == "normal":
+        return random.normal(size=size)
+    if kind == "heavy":
+        return np.clip(random.standard_cauchy(size), -1e4, 1e4)
+    if kind == "octaves":
+        return 10.0 ** random.uniform(-9, 3, size)
+    if kind == "steps":
+        return random.integers(0, 5, size) * 0.125
+    if kind == "half zero":
+        return np.where(random.random(size) < 0.5, 0.0, random.normal(size=size))
+    if kind == "two heaps":
+        return np.where(random.random(size) < 0.9, 1e-6, 1.0) * random.normal(size=size)
+    assert kind == "rows"  # some regions are far noisier than others
+    return random.normal(size=size) * np.repeat(10.0 ** random.uniform(-2, 2, 64), -(-size // 64))[:size]
+
+
+KINDS = ["normal", "heavy", "octaves", "steps", "half zero", "two heaps", "rows"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [16384, 16385, 200_000, EXACT_LIMIT])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exact_up_to_the_limit(dtype: type, size: int, kind: str) -> None:
+    random = np.random.default_rng(1)
+    ref = random.normal(size=size).astype(dtype)
+    cand = (ref + noise(kind, size, random)).astype(dtype)
+    got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
+    assert got.tolist() == distances(ref, cand).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [EXACT_LIMIT + 1, 9_000_000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_within_a_thousandth_above_it(dtype: type, size: int, kind: str) -> None:
+    random = np.random.default_rng(2)
+    ref = random.normal(size=size).astype(dtype)
+    cand = (ref + noise(kind, size, random)).astype(dtype)
+    got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_within_a_thousandth_at_every_width(level: str) -> None:
+    random = np.random.default_rng(3)
+    ref = random.normal(size=5_000_000).astype(np.float32)
+    cand = (ref + random.normal(size=ref.size)).astype(np.float32)
+    got = of(measure(native(level), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
+
+
+def test_a_tensor_whose_ends_are_another_world() -> None:
+    """The pilots see nothing of a difference that lies between them: the engine must notice and look again."""
+    size = 6_000_000
+    ref = np.zeros(size, np.float32)
+    cand = ref.copy()
+    cand[:: 1 << 14] = 1.0  # the first element of every chunk
+    cand[3_000_000:3_100_000] = np.random.default_rng(4).normal(size=100_000)
+    got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
+
+
+@pytest.mark.parametrize("fraction", [1e-5, 0.4, 0.9999])
+def test_with_elements_that_are_not_finite(fraction: float) -> None:
+    random = np.random.default_rng(5)
+    for size in (100_000, 5_000_000):
+        ref = random.normal(size=size).astype(np.float32)
+        cand = ref + random.normal(size=size).astype(np.float32)
+        cand[random.random(size) < fraction] = np.nan
+        seen = ~np.isnan(cand)
+        got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
+        np.testing.assert_allclose(got, distances(ref[seen], cand[seen]), rtol=0 if size < EXACT_LIMIT else 1e-3)
+
+
+def test_the_twin_keeps_the_same_promise() -> None:
+    random = np.random.default_rng(6)
+    ref = random.normal(size=EXACT_LIMIT + 1).astype(np.float32)
+    cand = (ref + random.normal(size=ref.size)).astype(np.float32)
+    got = of(measure(NumpyEngine(), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)

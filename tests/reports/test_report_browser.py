@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from recording_builders import recording, recording_hostile
 from report_builders import HOSTILE, hostile, mixed
 
 from nndiff.reports import ReportOptions, get_report
@@ -57,7 +58,7 @@ def test_sorting_and_filtering(tmp_path: Path) -> None:
     page = get_report("html").render(mixed(), ReportOptions())
     drive = """<script>
       document.querySelectorAll("th button")[1].click();
-      const search = document.getElementById("search");
+      const search = document.querySelector("input[type=search]");
       search.value = "LAYERS."; search.dispatchEvent(new Event("input"));
     </script></body>"""
     # the policy would stop this script of ours too, and rightly so
@@ -68,6 +69,31 @@ def test_sorting_and_filtering(tmp_path: Path) -> None:
     rows = re.findall(r'<tr data-verdict="[^"]*" data-search="([^" ]*)', document)
     assert rows.index("encoder.layers.9.linear.weight") < rows.index("encoder.layers.10.linear.weight")
     assert rows[0] == "decoder.embed.weight"
+
+
+@pytest.mark.parametrize("candidates", [1, len(HOSTILE)])
+def test_the_page_of_a_recording(candidates: int, tmp_path: Path) -> None:
+    result = recording() if candidates == 1 else recording_hostile()
+    document, console = opened(get_report("html").render(result, ReportOptions()), tmp_path)
+    assert console == []
+    assert "pwned" not in title(document).partition("<script>")[0]
+    assert document.count('class="plot"') == (1 if candidates == 1 else 0)  # one layer is no plot
+    assert document.count('class="tools"') == 1 + 2 * candidates
+    assert "<img" not in document
+
+
+def test_only_mismatches(tmp_path: Path) -> None:
+    page = get_report("html").render(recording(), ReportOptions())
+    drive = """<script>
+      const only = document.querySelector("input.only");
+      only.checked = true; only.dispatchEvent(new Event("change"));
+    </script></body>"""
+    page = re.sub("<meta http-equiv.*?>", "", page).replace("</body>", drive)
+    document, console = opened(page, tmp_path)
+    assert console == []
+    assert "9 of 13 shown" in document
+    assert "4 of 4 shown" in document
+    assert "27 of 27 shown" in document
 
 
 def test_the_policy_stops_what_escaping_might_miss(tmp_path: Path) -> None:

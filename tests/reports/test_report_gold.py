@@ -5,38 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report_builders import CASES
+from recording_builders import CASES as RECORDINGS
+from report_builders import CASES as CHECKPOINTS
 from report_gold import check
 
 from nndiff.reports import FORMATS, ReportOptions, get_report
 
+CASES = {**CHECKPOINTS, **RECORDINGS}
 ENDINGS = {"terminal": "txt", "json": "json", "csv": "csv", "md": "md", "junit": "xml", "html": "html"}
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "hostile"])  # that one is checked by its parts
+@pytest.mark.parametrize("case", [case for case in CASES if "hostile" not in case])  # those are checked by their parts
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_document_is_the_one_kept(name: str, case: str) -> None:
     text = get_report(name).render(CASES[case](), ReportOptions(width=100, color=False))
     check(f"{case}.{ENDINGS[name]}", text)
 
 
+@pytest.mark.parametrize("case", ["mixed", "recording"])
 @pytest.mark.parametrize("width", [40, 60, 160])
-def test_other_widths(width: int) -> None:
-    text = get_report("terminal").render(CASES["mixed"](), ReportOptions(width=width, color=False))
-    check(f"mixed-{width}.txt", text)
+def test_other_widths(case: str, width: int) -> None:
+    text = get_report("terminal").render(CASES[case](), ReportOptions(width=width, color=False))
+    check(f"{case}-{width}.txt", text)
 
 
+@pytest.mark.parametrize("case", ["mixed", "recording"])
 @pytest.mark.parametrize(("name", "ending"), [("terminal", "txt"), ("md", "md")])
-def test_verbose_and_quiet(name: str, ending: str) -> None:
-    report = get_report(name)
-    check(
-        f"mixed-verbose.{ending}", report.render(CASES["mixed"](), ReportOptions(width=120, color=False, verbose=True))
-    )
-    check(f"mixed-quiet.{ending}", report.render(CASES["mixed"](), ReportOptions(width=120, color=False, quiet=True)))
+def test_verbose_and_quiet(case: str, name: str, ending: str) -> None:
+    for how in ("verbose", "quiet"):
+        options = ReportOptions(width=120, color=False, verbose=how == "verbose", quiet=how == "quiet")
+        check(f"{case}-{how}.{ending}", get_report(name).render(CASES[case](), options))
 
 
-def test_colour() -> None:
-    check("mixed-colour.ansi", get_report("terminal").render(CASES["mixed"](), ReportOptions(width=120, color=True)))
+@pytest.mark.parametrize("case", ["mixed", "recording"])
+def test_colour(case: str) -> None:
+    text = get_report("terminal").render(CASES[case](), ReportOptions(width=120, color=True))
+    check(f"{case}-colour.ansi", text)
 
 
 def test_every_format_has_a_gold_file() -> None:

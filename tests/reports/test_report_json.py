@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_builders import CASES, metrics, mixed
+from recording_builders import CASES as RECORDINGS
+from recording_builders import recording
+from report_builders import CASES as CHECKPOINTS
+from report_builders import metrics, mixed
 
 from nndiff import result_json
 from nndiff.errors import NndiffError, ReportError
@@ -21,6 +25,7 @@ from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
+CASES = {**CHECKPOINTS, **RECORDINGS}
 texts = st.text(st.characters(), max_size=12)  # surrogates too
 counts = st.integers(0, 2**70)
 numbers = st.floats()
@@ -49,7 +54,7 @@ pairs = st.builds(
     metrics=st.none() | all_metrics,
     atol=positive,
     rtol=positive,
-    slot=st.none() | texts,
+    slot=st.none() | texts | st.sampled_from(("output", "grad_output", "param_grad", "model_input", "loss")),
     note=texts,
 )
 sides = {
@@ -69,7 +74,7 @@ findings = st.builds(
 )
 comparisons = st.builds(
     Comparison,
-    kind=texts,
+    kind=texts | st.just("recording"),
     reference=st.builds(Side, label=texts, **sides),
     candidates=st.tuples(*(st.builds(Side, label=st.just(label), **sides) for label in labels)),
     tolerance=st.builds(Tolerance, positive, positive, texts),
@@ -119,14 +124,33 @@ def test_saved_and_loaded(case: str, tmp_path: Path) -> None:
     assert comparable(result_json.load(tmp_path / "x.json")) == comparable(result)
 
 
+def test_the_summary_of_a_recording() -> None:
+    data = result_json.to_dict(recording())
+    summary = data["recording"]
+    assert summary["final_output"] == {"match": False, "max_abs": 8e-4}
+    assert summary["layers"] == {"common": 11, "only_reference": 1, "only_candidate": 0}
+    assert summary["rates"]["forward"] == {"matched": 4, "total": 11, "match_rate": 4 / 11}
+    assert summary["rates"]["backward"] == {"matched": 2, "total": 5, "match_rate": 2 / 5}
+    assert summary["rates"]["param_grad"]["match_rate"] == 3 / 4
+    assert summary["gradient_scale"] == 0.31
+    assert data["candidates"][0]["recording"] == summary
+    assert "recording" not in result_json.to_dict(mixed())
+
+
+def test_the_summary_is_not_read_back() -> None:
+    data = result_json.to_dict(recording())
+    data["recording"] = {"rates": "nonsense"}
+    assert comparable(result_json.from_dict(data)) == comparable(recording())
+
+
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of every value inside plain data, of a list's items that of the first."""
     items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
     return [path, *(place for key, each in items for place in places(each, (*path, key)))]
 
 
-def damaged(place: tuple[Any, ...], junk: Any) -> dict[str, Any]:
-    data: Any = json.loads(json.dumps(result_json.to_dict(mixed())))
+def damaged(result: Comparison, place: tuple[Any, ...], junk: Any) -> dict[str, Any]:
+    data: Any = json.loads(json.dumps(result_json.to_dict(result)))
     inner = data
     for key in place[:-1]:
         inner = inner[key]
@@ -147,10 +171,11 @@ def read_and_rendered(path: Path) -> str:
 
 
 @pytest.mark.parametrize("junk", [None, 5, -1, "text", [], {}, 1e400, True, [["x"]], {"a": {}}], ids=repr)
-def test_damage_is_refused_or_harmless(junk: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [mixed, recording])
+def test_damage_is_refused_or_harmless(case: Callable[[], Comparison], junk: Any, tmp_path: Path) -> None:
     refused = []
-    for place in places(result_json.to_dict(mixed()))[1:]:
-        (tmp_path / "x.json").write_text(json.dumps(damaged(place, junk)))
+    for place in places(result_json.to_dict(case()))[1:]:
+        (tmp_path / "x.json").write_text(json.dumps(damaged(case(), place, junk)))
         refused.append(read_and_rendered(tmp_path / "x.json"))
     assert not [sentence for sentence in refused if "\n" in sentence]
     assert sum(map(bool, refused)) > 20

@@ -5,22 +5,27 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 import pytest
-from report_builders import CASES, comparison, mixed, nothing, pair
+from recording_builders import CASES as RECORDINGS
+from recording_builders import recording
+from report_builders import CASES as CHECKPOINTS
+from report_builders import comparison, mixed, nothing, pair
 
 from nndiff.reports import ReportOptions, get_report
 from nndiff.result import Comparison
 from nndiff.stats.metrics import Metrics
 from nndiff.verdict import Verdict
 
+CASES = {**CHECKPOINTS, **RECORDINGS}
 # The parts of the JUnit schema that Jenkins, GitLab and GitHub's readers share: children in order, needed attributes.
 SHAPE: dict[str, tuple[list[str], set[str]]] = {
     "testsuites": (["testsuite"], {"name", "tests", "failures", "errors", "time"}),
     "testsuite": (["properties", "testcase", "system-out"], {"name", "tests", "failures", "errors", "time"}),
     "properties": (["property"], set()),
     "property": ([], {"name", "value"}),
-    "testcase": (["failure", "error"], {"classname", "name", "time"}),
+    "testcase": (["failure", "error", "skipped"], {"classname", "name", "time"}),
     "failure": ([], {"message", "type"}),
     "error": ([], {"message", "type"}),
+    "skipped": ([], {"message"}),
     "system-out": ([], set()),
 }
 
@@ -73,6 +78,17 @@ def test_one_case_per_pair_and_leftover() -> None:
     assert left is not None
     assert "did you mean codebook?" in left.get("message", "")
     assert list(cases["encoder.pos_enc.pe"]) == []
+
+
+def test_names_of_recordings_tell_their_slot_once_and_what_is_only_listed_is_skipped() -> None:
+    cases = {case.get("name"): case for case in rendered(recording()).iter("testcase")}
+    assert "blocks.1.norm:output" in cases
+    assert "blocks.1.norm:grad_output#1" in cases
+    assert [each.tag for each in cases["blocks.0.drop:output (only in the reference)"]] == ["skipped"]
+    assert [each.tag for each in cases["(model):output.aux (only in the candidate)"]] == ["failure"]
+    gradient = cases["embed.weight:param_grad"].find("failure")
+    assert gradient is not None
+    assert "max rel" not in gradient.get("message", "")
 
 
 def test_nothing_compared_is_an_error() -> None:

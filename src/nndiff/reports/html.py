@@ -189,9 +189,8 @@ def _row(pair: Pair, many: bool, detailed: bool) -> str:
     cells = [f'<td class="{slug}">{wording.SIGNS[pair.verdict]} {pair.verdict.value}</td>', _name(pair, detailed)]
     if many:
         cells.append(f'<td class="name">{safe(pair.candidate)}</td>')
-    cells += [
-        number_cell(getattr(numbers, name) if numbers else None) for name in ("max_abs", "max_rel", "rmse", "cosine")
-    ]
+    values = (numbers.max_abs, wording.relative(pair), numbers.rmse, numbers.cosine) if numbers else (None,) * 4
+    cells += map(number_cell, values)
     share = numbers.mismatched / numbers.count if numbers and numbers.count and numbers.mismatched is not None else None
     cells.append(f'<td class="number" data-key="{share}">{html.escape(wording.mismatched(pair))}</td>')
     shape = wording.both(*map(wording.shape, pair.shape))

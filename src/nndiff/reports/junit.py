@@ -94,7 +94,9 @@ def _message(pair: Pair) -> str:
     if pair.metrics is None:
         return printable(pair.note) or "no numbers"
     out = f"{wording.mismatched(pair)} of {pair.metrics.count:,} elements out"
-    worst = f"max abs {wording.number(pair.metrics.max_abs)}, max rel {wording.number(pair.metrics.max_rel)}"
+    relative = wording.relative(pair)
+    worst = f"max abs {wording.number(pair.metrics.max_abs)}"
+    worst += f", max rel {wording.number(relative)}" if relative is not None else ""
     return f"{worst}, {out} of atol {wording.short(pair.atol)}, rtol {wording.short(pair.rtol)}"
 
 

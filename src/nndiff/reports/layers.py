@@ -104,7 +104,7 @@ class Rate:
     @property
     def percent(self) -> str:
         """Return the match rate, rounded down: 100 means all."""
-        return f"{math.floor(self.share * 10_000) / 100:.2f} %"
+        return f"{math.floor(self.share * 10_000) / 100:.2f}%"
 
 
 @dataclass(frozen=True)

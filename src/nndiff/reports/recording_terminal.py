@@ -12,7 +12,7 @@ from nndiff.reports import ReportOptions, recording_words, wording
 from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
 from nndiff.reports.layers import Recorded, Row, in_detail, place_of, recorded, worst_gradients
 from nndiff.reports.parting import parting
-from nndiff.reports.terminal_parts import LABEL, STYLES, entry, more, name_width
+from nndiff.reports.terminal_parts import LABEL, STYLES, entry, more
 from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Pair
 from nndiff.verdict import Verdict
@@ -52,6 +52,10 @@ def sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterato
     yield from lines(columns, rows, width)
 
 
+def _name_width(width: int) -> int:
+    return max(12, 3 * width // 10)  # less than elsewhere: the signs and numbers of both directions are the point
+
+
 def _of(comparison: Comparison, view: Recorded) -> str:
     """Return the addition to a title that says which candidate, where there are several."""
     return f", {printable(view.candidate.label, 60)}" if len(comparison.candidates) > 1 else ""
@@ -62,7 +66,7 @@ def model(comparison: Comparison, options: ReportOptions, width: int) -> Iterato
     for view in recorded(comparison):
         columns = [
             Column("verdict", 90),
-            Column(f"model{_of(comparison, view)}", ALWAYS, least=name_width(width)),
+            Column(f"model{_of(comparison, view)}", ALWAYS, least=_name_width(width)),
             Column("max abs", 80, right=True),
             Column("out", 60, right=True),
             Column("rel l2", 50, right=True),
@@ -100,7 +104,7 @@ def _layer_table(view: Recorded, options: ReportOptions, width: int) -> Iterator
         return
     columns = [
         Column("", 95),
-        Column("layer", ALWAYS, least=name_width(width)),
+        Column("layer", ALWAYS, least=_name_width(width)),
         Column("forward", 90),
         Column("max abs", 70, right=True),
         Column("backward", 80),
@@ -153,7 +157,7 @@ def gradients(comparison: Comparison, options: ReportOptions, width: int) -> Ite
         shown = odd if options.verbose else odd[: options.top]
         columns = [
             Column("verdict", 90),
-            Column(f"parameter gradient{_of(comparison, view)}", ALWAYS, least=name_width(width)),
+            Column(f"gradient of{_of(comparison, view)}", ALWAYS, least=_name_width(width)),
             Column("max abs", 80, right=True),
             Column("rel to scale", 70, right=True),
             Column("out", 60, right=True),
@@ -161,7 +165,7 @@ def gradients(comparison: Comparison, options: ReportOptions, width: int) -> Ite
         ]
         if shown:
             yield from lines(columns, [_gradient_row(pair, view) for pair in shown], width)
-            yield _scale_note(view)
+            yield entry("scale", f"the largest gradient of all is {wording.number(view.scale)}")
         if len(shown) < len(odd):
             yield more(len(odd) - len(shown))
 
@@ -177,10 +181,6 @@ def _gradient_row(pair: Pair, view: Recorded) -> list[Cell]:
     ]
 
 
-def _scale_note(view: Recorded) -> Text:
-    return Text(f"  the scale: the largest gradient of all is {wording.number(view.scale)}", "dim")
-
-
 def others(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     """Yield what else was recorded and is not the same: inputs of modules, parameters, buffers."""
     for view in recorded(comparison):
@@ -189,7 +189,7 @@ def others(comparison: Comparison, options: ReportOptions, width: int) -> Iterat
         shown = odd if options.verbose else odd[: max(1, options.top // 4)]
         columns = [
             Column("verdict", 90),
-            Column(f"other tensor{_of(comparison, view)}", ALWAYS, least=name_width(width)),
+            Column(f"other tensor{_of(comparison, view)}", ALWAYS, least=_name_width(width)),
             Column("max abs", 80, right=True),
             Column("out", 60, right=True),
             Column("shape", 40),

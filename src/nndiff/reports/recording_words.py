@@ -14,7 +14,7 @@ from nndiff.stats.metrics import Metrics
 from nndiff.verdict import Verdict
 
 _OF_MODEL = {"model_input": "model input", "output": "final output", "loss": "loss"}
-_SAID_BY_SIGN = (Verdict.IDENTICAL, Verdict.CLOSE, Verdict.DIFFERENT)
+_MORE_THAN_A_SIGN = {Verdict.SHAPE: " shape", Verdict.NOT_FINITE: " NaN/inf"}
 
 
 def is_recording(comparison: Comparison) -> bool:
@@ -53,8 +53,7 @@ def sign(pair: Pair | None, recorded_at_all: bool = True) -> str:
     """Return ✓, ≈ or ✗, with the verdict where that says too little; – where nothing was recorded."""
     if pair is None:
         return "–" if recorded_at_all else ""
-    word = "" if pair.verdict in _SAID_BY_SIGN else f" {pair.verdict.value}"
-    return wording.SIGNS[pair.verdict] + word
+    return wording.SIGNS[pair.verdict] + _MORE_THAN_A_SIGN.get(pair.verdict, "")
 
 
 def gap_cells(gap: Gap, direction: str) -> tuple[str, str]:

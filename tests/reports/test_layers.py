@@ -1,0 +1,224 @@
+"""From pairs to layers: rows, rates, scale, what is shown of many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recording_builders import NEAR, OK, OUT, recording, recording_deep, recording_same, recording_several, site
+from report_builders import metrics
+
+from nndiff import compare
+from nndiff.recording import Writer
+from nndiff.reports import ReportOptions, get_report
+from nndiff.reports.layers import Recorded, Row, in_detail, place_of, recorded, worst_gradients
+from nndiff.reports.parting import parting
+from nndiff.reports.window import Gap, window
+from nndiff.result import Comparison, Leftover
+
+
+def view(result: Comparison) -> Recorded:
+    (only,) = recorded(result)
+    return only
+
+
+def of(*pairs: object, **more: object) -> Recorded:
+    made = [replace(each, order=order) for order, each in enumerate(pairs)]  # type: ignore[type-var]
+    values: dict[str, object] = {"pairs": tuple(made), "leftovers": (), "first_divergence": None}
+    return view(replace(recording(), **{**values, **more}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "slot"),
+    [
+        ("a.b:output", "a.b", "output"),
+        ("a.b@2:output.0.k", "a.b@2:0.k", "output"),
+        ("a:grad_output.0#1", "a:0", "grad_output"),
+        ("a:recompute#1", "a:#1", "recompute"),
+        ("(model):model_input_grad.x", "(model):x", "model_input_grad"),
+        ("(model):output.grad_output", "(model):grad_output", "output"),
+        ("a.weight:param_grad", "a.weight", "param_grad"),
+        ("plain", "plain", ""),
+        ("a:outputs", "a:outputs", ""),
+    ],
+)
+def test_names_tell_places(name: str, label: str, slot: str) -> None:
+    place = place_of(name)
+    assert (place.label, place.slot) == (label, slot)
+
+
+@given(st.text(), st.none() | st.text())
+def test_any_name_has_a_place(name: str, slot: str | None) -> None:
+    assert isinstance(place_of(name, slot).label, str)
+
+
+def test_forward_and_backward_stand_side_by_side_in_order_of_execution() -> None:
+    rows = view(recording()).rows
+    assert [row.label for row in rows][:3] == ["embed", "blocks.0.norm", "blocks.0.attn:0"]
+    by_label = {row.label: row for row in rows}
+    norm = by_label["blocks.1.norm"]
+    assert norm.first
+    assert [pair.name for pair in norm.pairs] == ["blocks.1.norm:output", "blocks.1.norm:grad_output"]
+    assert by_label["embed"].backward is None
+    assert sum(row.first for row in rows) == 1
+
+
+def test_a_gradient_seen_twice_counts_by_its_worst() -> None:
+    rows = of(site("a:output"), site("a:grad_output", NEAR, 1e-7), site("a:grad_output#1", OUT, 1.0)).rows
+    assert len(rows) == 1
+    assert rows[0].backward is not None
+    assert rows[0].backward.verdict is OUT
+
+
+def test_gradients_alone_make_rows() -> None:
+    assert [row.label for row in of(site("b:grad_output"), site("a:grad_output")).rows] == ["b", "a"]
+
+
+def test_a_layer_of_several_outputs_is_one_and_matches_if_all_do() -> None:
+    forward, *_ = of(site("a:output.0"), site("a:output.1", OUT, 1.0), site("b:output")).rates
+    assert (forward.name, forward.matched, forward.total, forward.percent) == ("forward", 1, 2, "50.00%")
+
+
+def test_a_rate_is_never_rounded_up_to_all() -> None:
+    many = [site(f"a.{index}:output") for index in range(100_000)]
+    forward, *_ = of(*many, site("b:output", OUT, 1.0)).rates
+    assert forward.percent == "99.99%"
+
+
+def test_only_in_one_side_counts_layers_without_a_partner() -> None:
+    label = recording().candidates[0].label
+    names = ["a:output.1", "b:output", "b:grad_output", "b.weight:param_grad", "c@1:output"]
+    left = tuple(Leftover(label, "reference", name, (), "float32", counts=False) for name in names)
+    seen = of(site("a:output.0"), leftovers=left)
+    assert (seen.common, seen.only_in("reference"), seen.only_in("candidate")) == (1, 2, 0)
+
+
+def test_the_final_output() -> None:
+    assert of(site("a:output")).outputs_match is None
+    assert of(site("(model):output"), site("a:output", OUT, 1.0)).outputs_match is True
+    assert of(site("(model):output.0"), site("(model)@1:output.0", OUT, 1.0)).outputs_match is False
+    label = recording().candidates[0].label
+    alone = Leftover(label, "candidate", "(model):output.aux", (), "float32")
+    assert of(site("(model):output.0"), leftovers=(alone,)).outputs_match is False
+
+
+def test_noise_is_measured_by_the_scale_of_all_gradients() -> None:
+    seen = view(recording())
+    assert seen.scale == 0.31
+    ranked = worst_gradients(seen)
+    assert ranked[0].name == "embed.weight:param_grad"
+    noise = next(pair for pair in ranked if "linear_k.bias" in pair.name)
+    assert seen.of_scale(noise) == pytest.approx(2e-9 / 0.31)
+    for name in ("terminal", "md"):
+        text = get_report(name).render(recording(), ReportOptions(width=200, color=False, verbose=True))
+        assert "linear_k.bias" in text
+        assert "1.500e+04" not in text
+        assert "max rel" not in text
+
+
+def test_a_scale_without_numbers_is_none() -> None:
+    nothing = of(site("a.w:param_grad", metrics=metrics(ref_min=float("nan"), ref_max=float("inf"))))
+    assert nothing.scale == 0.0
+    assert nothing.of_scale(nothing.gradients[0]) is None
+
+
+def test_each_candidate_is_shown_alone() -> None:
+    one, other = recorded(recording_several())
+    assert len(one.rows) == 13
+    assert [row.label for row in other.rows] == ["fc", "(model)"]
+    assert other.first is None
+
+
+def test_details_begin_where_the_runs_part() -> None:
+    assert in_detail(view(recording()), 2)[0].name == "blocks.1.norm:output"
+    assert in_detail(view(recording_same()), 5) == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 20, 999])
+def test_a_window_of_many_layers(most: int) -> None:
+    rows = view(recording_deep()).rows
+    shown = window(rows, most)
+    kept = [each for each in shown if isinstance(each, Row)]
+    gaps = [each for each in shown if isinstance(each, Gap)]
+    assert any(row.first for row in kept)
+    assert min(most, 503) <= len(kept) <= 2 * most + 1  # those that differ and three before them
+    assert len(kept) + sum(len(gap.rows) for gap in gaps) == 1000
+    flat = [row for each in shown for row in (each.rows if isinstance(each, Gap) else (each,))]
+    assert flat == list(rows)
+
+
+def test_a_window_of_few_layers_is_all() -> None:
+    rows = view(recording()).rows
+    assert window(rows, len(rows)) == list(rows)
+
+
+def test_a_gap_says_how_its_layers_fared() -> None:
+    gap = Gap(of(site("a:output", NEAR, 1e-7), site("b:output", OUT, 2.0), site("c:output", OUT, 3.0)).rows)
+    side = gap.side("forward")
+    assert side is not None
+    assert (side.worst, side.failing, side.max_abs) == (OUT, 2, 3.0)
+    assert gap.side("backward") is None
+
+
+def test_a_thousand_layers_stay_readable() -> None:
+    text = get_report("terminal").render(recording_deep(), ReportOptions(width=100, color=False))
+    assert len(text.splitlines()) < 70
+    assert "▶  layers.500" in text
+    every = get_report("terminal").render(recording_deep(), ReportOptions(width=100, color=False, verbose=True))
+    assert every.count("\n     layers.") == 999
+
+
+@pytest.mark.parametrize("after", ["x:output", ""])
+@pytest.mark.parametrize("before", ["y:output", ""])
+def test_between_which_inner_calls(after: str, before: str) -> None:
+    first = {**(recording().first_divergence or {}), "after": after, "before": before}
+    found = parting(replace(recording(), first_divergence=first))
+    assert found is not None
+    assert all(part in found.fact("between") for part in (after, before))
+    assert bool(found.fact("between")) == bool(after or before)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ("name", "class", "source", "attributes", "max_abs", "after", "inputs", "why", "candidate_name")
+        ),
+        st.none() | st.text() | st.floats() | st.lists(st.text() | st.none(), max_size=3) | st.booleans(),
+    )
+)
+def test_any_first_divergence_can_be_said(found: dict[str, object]) -> None:
+    said = parting(replace(recording(), first_divergence=found))
+    assert said is not None
+    assert said.name
+
+
+def record(path: Path, wrong: float) -> None:
+    """Write what a model of three layers might leave behind; `wrong` is added in the middle."""
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    with Writer(path, {"mode": "eval", "seed": 1}) as writer:
+        writer.add("", "model_input", (x,))
+        for index in range(3):
+            x = np.tanh(x * np.float32(1.5)) + np.float32(wrong if index == 1 else 0)
+            writer.add(f"layers.{index}", "output", x, cls="Tanh")
+        writer.add("", "output", {"logits": x}, cls="Net")
+        for index in (2, 1, 0):
+            writer.add(f"layers.{index}", "grad_output", x * np.float32(1e-3), phase="backward")
+
+
+def test_two_written_recordings(tmp_path: Path) -> None:
+    record(tmp_path / "a.nnrec", 0.0)
+    record(tmp_path / "b.nnrec", 0.25)
+    result = compare(tmp_path / "a.nnrec", tmp_path / "b.nnrec")
+    text = get_report("terminal").render(result, ReportOptions(width=100, color=False))
+    assert "▶ first at layers.1:output  Tanh, max abs 2.500e-01" in text
+    assert "forward    1 of 4 layers match, 25.00%" in text
+    assert "backward   0 of 3 layers match, 0.00%" in text
+    assert "✗ the first to differ is layers.1:output" in text
+    same = compare(tmp_path / "a.nnrec", tmp_path / "a.nnrec")
+    text = get_report("terminal").render(same, ReportOptions(width=100, color=False))
+    assert text.endswith("  ✓ all outputs match, bit for bit\n")
+    assert OK.value in text

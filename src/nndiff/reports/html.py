@@ -93,7 +93,8 @@ def _candidates(comparison: Comparison) -> Iterator[str]:
     if len(comparison.candidates) < 2:
         return
     yield "<h2>Candidates</h2>"
-    yield from table_start(("verdict", "candidate"), ("differ", "left over", "passes at", "parameters", "size"))
+    size = "elements" if recording_words.is_recording(comparison) else "parameters"
+    yield from table_start(("verdict", "candidate"), ("differ", "left over", "passes at", size, "size"))
     for side in comparison.candidates:
         part = wording.part_of(comparison, side)
         totals, needed = part.totals, part.needed_tolerance

@@ -112,7 +112,7 @@ def _candidates(comparison: Comparison, options: ReportOptions, width: int) -> I
         Column("left over", 3, right=True),
         Column("max abs", 6, right=True),
         Column("passes at", 5, right=True),
-        Column("parameters", 2, right=True),
+        Column("elements" if recording_words.is_recording(comparison) else "parameters", 2, right=True),
         Column("size", 1, right=True),
     ]
     yield from lines(

@@ -101,7 +101,8 @@ class TemporaryFile(RegularFile):
     def reserve(self, size: int) -> None:
         """Grow to a size, so that the bytes can be written in any order."""
         try:
-            if size:  # the system refuses to reserve nothing
+            os.ftruncate(self._opened.fd, size)
+            if size and hasattr(os, "posix_fallocate"):  # a full disk is better met here than while writing
                 os.posix_fallocate(self._opened.fd, 0, size)
         except OSError as error:
             raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
@@ -141,6 +142,7 @@ class Window:
 
     def read(self, start: int, size: int) -> bytes:
         """Return exactly these bytes."""
+        self._check(start, size)  # before memory is taken for a size that a file only claims
         buffer = bytearray(size)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
@@ -151,8 +153,7 @@ class Window:
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill a buffer from here, or say that the file ended."""
-        if start < 0 or start + len(buffer) > self.size:
-            raise SourceError(self.path, f"ends after {self.size} bytes, {start + len(buffer)} are claimed")
+        self._check(start, len(buffer))
         opened = self.file.open()
         position = self.start + start
         while buffer:
@@ -164,6 +165,10 @@ class Window:
                 raise SourceError(self.path, "became shorter while it was being read")
             buffer = buffer[count:]
             position += count
+
+    def _check(self, start: int, size: int) -> None:
+        if start < 0 or size < 0 or start + size > self.size:
+            raise SourceError(self.path, f"ends after {self.size} bytes, {start + size} are claimed")
 
     def chunks(self, size: int = 1 << 20) -> Iterator[bytes]:
         """Yield the bytes piece by piece."""

@@ -95,6 +95,15 @@ def test_a_tar_of_any_weights(tmp_path: Path) -> None:
     both = tar(tmp_path / "y.tar", {"a.safetensors": save_safetensors(STATE), "b.pt": torch_bytes(STATE)})
     wanted = {f"{front}.{name}": value for front in "ab" for name, value in STATE.items()}
     assert_holds(both, wanted, ordered=False)
+    assert_holds(f"{both}::b", STATE, ordered=False)
+    assert_holds(f"{path}::encoder", {"weight": STATE["encoder.weight"], "bias": STATE["encoder.bias"]}, ordered=False)
+
+
+def test_what_else_several_weights_hold_is_told(tmp_path: Path) -> None:
+    value = {"state_dict": STATE, "epoch": 1}
+    path = tar(tmp_path / "x.tar", {"a.pt": torch_bytes(value), "b.pt": torch_bytes(value), "note": b"x"})
+    opened = open_source(path)
+    assert opened.others == {"note": "1 bytes", "a.pt::epoch": "1", "b.pt::epoch": "1"}
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

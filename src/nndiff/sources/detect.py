@@ -9,7 +9,7 @@ from typing import Any
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.sources import safetensors_file
-from nndiff.sources.source import Source
+from nndiff.sources.source import Source, below
 
 # Files people try that nndiff knows and cannot read, with the way out.
 _KNOWN_STRANGERS = {
@@ -67,7 +67,7 @@ def _open_folder(path: str, part: str) -> Source:
         return saved_outputs.open_saved_outputs(path, _open_plain)
     if distributed.is_distributed(path):
         return distributed.open_distributed(path, part)
-    return _below(folder.open_folder(path, _open_plain), part)
+    return below(folder.open_folder(path, _open_plain), part)
 
 
 def _open_plain(path: str) -> Source:
@@ -78,13 +78,13 @@ def _open_file(path: str, part: str) -> Source:
     window = Window(RegularFile(path))
     head = window.head(512)
     if safetensors_file.looks_like(head, window.size):
-        return _below(safetensors_file.open_safetensors(path), part)
+        return below(safetensors_file.open_safetensors(path), part)
     if head[:2] == b"PK":
         return _open_zip(path, window, part)
     if head[:6] == b"\x93NUMPY":
         from nndiff.sources.arrays import open_npy
 
-        return _below(open_npy(path), part)
+        return below(open_npy(path), part)
     if head[:2] == b"\x1f\x8b" or head[257:262] == b"ustar":
         from nndiff.sources.nemo import open_nemo
 
@@ -100,9 +100,9 @@ def _open_by_name(path: str, window: Window, head: bytes, part: str) -> Source:
     from nndiff.sources import folder
 
     if folder.looks_like_index(head):
-        return _below(folder.open_index(path, _open_plain), part)
+        return below(folder.open_index(path, _open_plain), part)
     if path.endswith(".safetensors"):
-        return _below(safetensors_file.open_safetensors(path), part)
+        return below(safetensors_file.open_safetensors(path), part)
     for magic, what in _KNOWN_STRANGERS.items():
         if head.startswith(magic):
             raise SourceError(path, what)
@@ -124,23 +124,6 @@ def _open_zip(path: str, window: Window, part: str) -> Source:
     if any(name.endswith(".npy") for name in archive.names):
         from nndiff.sources.arrays import open_npz
 
-        return _below(open_npz(path, archive), part)
+        return below(open_npz(path, archive), part)
     held = ", ".join(repr(name) for name in archive.names[:5]) or "nothing"
     raise SourceError(path, f"a zip archive without tensors; it holds {held}")
-
-
-def _below(source: Source, part: str) -> Source:
-    """Return the tensors below a dotted name, as if that were the file."""
-    if not part:
-        return source
-    found = {
-        name[len(part) + 1 :]: tensor.renamed(name[len(part) + 1 :])
-        for name, tensor in source.tensors.items()
-        if name.startswith(part + ".")
-    }
-    if part in source.tensors:
-        name = part.rsplit(".", 1)[-1]
-        found = {name: source.tensors[part].renamed(name)}
-    if not found:
-        raise SourceError(source.label, f"has no tensors below {part!r}")
-    return Source(f"{source.label}::{part}", source.kind, found, part, foreign=source.foreign, meta=source.meta)

@@ -7,7 +7,7 @@ import re
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.sources.safetensors_file import read_header
-from nndiff.sources.source import Source, by_name
+from nndiff.sources.source import Source, below, by_name
 from nndiff.sources.tar import tar_members
 from nndiff.sources.torch_file import as_source, load_any
 from nndiff.tensors import TensorRef
@@ -26,11 +26,19 @@ def open_nemo(path: str, part: str = "") -> Source:
     others = {name: f"{window.size} bytes" for name, window in members.items() if name not in weights}
     if len(weights) == 1:
         return _single(path, weights, part, others, members)
+    return below(_several(path, weights, others, members), part)
+
+
+def _several(path: str, weights: dict[str, Window], others: dict[str, str], members: dict[str, Window]) -> Source:
+    """Put several files of weights together, each under its own name."""
     tensors: list[TensorRef] = []
+    foreign: dict[str, None] = {}
     for name, window in weights.items():
-        opened = _open_member(path, name, window, part)
+        opened = _open_member(path, name, window, "")
         tensors.extend(each.renamed(f"{name.rsplit('.', 1)[0]}.{each.name}") for each in opened.tensors.values())
-    return Source(path, "nemo", by_name(path, tensors), part, others, meta=_config(members))
+        others |= {f"{name}::{key}": value for key, value in opened.others.items()}
+        foreign |= dict.fromkeys(opened.foreign)
+    return Source(path, _kind(members), by_name(path, tensors), "", others, tuple(foreign), meta=_config(members))
 
 
 def _weights(members: dict[str, Window]) -> dict[str, Window]:
@@ -44,10 +52,9 @@ def _single(
 ) -> Source:
     ((name, window),) = weights.items()
     opened = _open_member(path, name, window, part)
-    kind = "nemo" if "model_config.yaml" in {member.rsplit("/", 1)[-1] for member in members} else "tar"
     return Source(
         opened.label,
-        kind,
+        _kind(members),
         opened.tensors,
         opened.part,
         {**opened.others, **others},
@@ -56,10 +63,14 @@ def _single(
     )
 
 
+def _kind(members: dict[str, Window]) -> str:
+    return "nemo" if any(name.rsplit("/", 1)[-1] == "model_config.yaml" for name in members) else "tar"
+
+
 def _open_member(path: str, name: str, window: Window, part: str) -> Source:
     if name.endswith(".safetensors"):
         tensors, metadata = read_header(window)
-        return Source(path, "safetensors", by_name(path, tensors), meta=metadata)
+        return below(Source(path, "safetensors", by_name(path, tensors), meta=metadata), part)
     return as_source(path, "torch", load_any(window), part)
 
 

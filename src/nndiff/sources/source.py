@@ -64,6 +64,23 @@ def by_name(label: str, tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:
     return named
 
 
+def below(source: Source, part: str) -> Source:
+    """Return the tensors below a dotted name, as if that were the file."""
+    if not part:
+        return source
+    found = {
+        name[len(part) + 1 :]: tensor.renamed(name[len(part) + 1 :])
+        for name, tensor in source.tensors.items()
+        if name.startswith(part + ".")
+    }
+    if part in source.tensors:
+        name = part.rsplit(".", 1)[-1]
+        found = {name: source.tensors[part].renamed(name)}
+    if not found:
+        raise SourceError(source.label, f"has no tensors below {shown(part)}")
+    return Source(f"{source.label}::{part}", source.kind, found, part, foreign=source.foreign, meta=source.meta)
+
+
 def shown(value: object) -> str:
     """Return a name from a file as messages show it: quoted, escaped, of bounded length."""
     if not isinstance(value, str):

@@ -10,8 +10,7 @@ from torch.multiprocessing import reductions
 
 from nndiff.recording.events import TensorEvent
 
-
-_SWEPT = 8
+_SWEPT = 4
 
 
 @dataclass(frozen=True)

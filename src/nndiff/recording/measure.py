@@ -134,8 +134,13 @@ def _moments(values: NDArray[Any]) -> _Moments:
 
 def _square_sum(numbers: NDArray[np.float64]) -> float:
     """Return the sum of squares, in pieces so small that no BLAS wakes threads of its own for them."""
-    pieces = (numbers[start : start + _PIECE] for start in range(0, numbers.size, _PIECE))
-    return math.fsum(float(piece @ piece) for piece in pieces)
+    whole = numbers.size - numbers.size % _PIECE
+    rest = numbers[whole:]
+    total = float(rest @ rest)
+    if whole and hasattr(np, "vecdot"):  # NumPy 2: all pieces in one call
+        rows = numbers[:whole].reshape(-1, _PIECE)
+        return total + float(np.vecdot(rows, rows).sum())
+    return total + math.fsum(float(row @ row) for row in numbers[:whole].reshape(-1, _PIECE))
 
 
 def _stats(count: int, parts: Sequence[_Moments]) -> Stats:

@@ -30,7 +30,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(RECORD)
 
 clean:
 	rm -rf $(VENV) .venv-nemo .venv-bare* build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeAlias
 
+from nndiff.stats.metrics import Metrics
+
 Buffer: TypeAlias = Any  # anything with bytes in a row; typing has no name for it before Python 3.12
 
 class Batch:
@@ -17,8 +19,11 @@ class Batch:
     def feed(self, elements: int, reference: Buffer | None, candidate: Buffer | None, /) -> int:
         """Measure what is pending, from these buffers."""
 
-    def rows(self) -> bytes:
-        """Return the results, one row of fixed size for each pair."""
+    def results(self, kind: type[Metrics], shapes: list[tuple[int, ...]], /) -> list[Metrics | tuple[int, int] | None]:
+        """Return the metrics of each pair; None where squares overflowed, (errno, side) where reading failed."""
+
+def address(array: Buffer, size: int, /) -> int:
+    """Return where its bytes are, or -1 where they are not so many in a row."""
 
 def levels() -> tuple[str, ...]:
     """Return the vector widths this machine has, narrowest first."""

@@ -6,9 +6,9 @@ import math
 import os
 import struct
 import sys
+import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +37,14 @@ _BYTE = _CODES["uint8"]  # bool and opaque bytes are compared as they are stored
 for _number, _name in enumerate(_FLOAT8):
     _native.set_float8(_number, DTYPES[_name].decode(np.arange(256, dtype=np.uint8)).tobytes())
 
-_PAIR = struct.Struct("=4i3q2d")
-_ROW = struct.Struct("=7q2iq12d4d4d4d3d9d")  # Row in native/state.h
-_COUNTS = slice(0, 6)
-_AT, _OVERFLOW, _ERROR, _ERROR_SIDE, _MAX_ABS = 6, 7, 8, 9, 10
-_NUMBERS = slice(11, 37)
-_ENVELOPE = slice(37, 46)
+_PAIR = struct.Struct("=4i3q2d")  # Packed in native/module.c
 
 _STEP = 1 << 24  # elements between two looks at the keyboard
 _FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
 _BATCH_ELEMENTS = 1 << 24
 _BATCH_PAIRS = 1 << 10
 _BATCH_FILES = 64
+_MANY = 32  # pairs that are worth a thread of their own
 
 
 class NativeEngine:
@@ -62,55 +58,96 @@ class NativeEngine:
 
     def measure(self, jobs: Iterable[Job], progress: Progress | None = None) -> Iterator[Metrics]:
         """Yield the metrics of each job."""
-        batch = _Pairs()
-        for job in jobs:
-            sides = _side(job.reference), _side(job.candidate)
-            if not _native_can(job, sides) or sides[0].fed or sides[1].fed:
-                yield from self._run(batch, progress)
-                batch = _Pairs()
-                yield self._alone(job, sides, progress)
-                continue
-            batch.add(job, sides)
-            if batch.full:
-                yield from self._run(batch, progress)
-                batch = _Pairs()
-        yield from self._run(batch, progress)
+        running: _Running | None = None
+        try:
+            for pairs in _batches(jobs):
+                started = self._start(pairs)
+                if running:
+                    yield from self._finish(running, progress)
+                running = started
+                if not running.in_thread:
+                    yield from self._finish(running, progress)
+                    running = None
+            if running:
+                yield from self._finish(running, progress)
+                running = None
+        finally:
+            if running:
+                running.wait()
 
-    def _run(self, pairs: _Pairs, progress: Progress | None) -> Iterator[Metrics]:
-        if not pairs.jobs:
+    def _start(self, pairs: _Pairs) -> _Running:
+        """Begin with a batch; many small pairs are measured while Python gets the next ones together."""
+        running = _Running(pairs, _native.Batch(pairs.packed, self._threads, pairs.fed))
+        if len(pairs.jobs) >= _MANY:
+            running.start()
+        return running
+
+    def _finish(self, running: _Running, progress: Progress | None) -> Iterator[Metrics]:
+        pairs = running.pairs
+        if pairs.by_twin:
+            yield from self._twin.measure(pairs.jobs, progress)
             return
-        batch = _native.Batch(pairs.packed, self._threads, False)
-        while (seen := batch.step(_STEP)) is not None:
+        for seen in running.steps():
             if progress and seen:
                 progress(seen)
-        for job, row in zip(pairs.jobs, _ROW.iter_unpack(batch.rows()), strict=True):
-            yield self._metrics(job, row)
+        for job, made in zip(pairs.jobs, running.batch.results(Metrics, pairs.shapes), strict=True):
+            if isinstance(made, Metrics):
+                yield made
+            elif made is None:  # squares beyond float64: rare enough to leave their meaning to one place
+                yield from self._twin.measure([job])
+            else:
+                raise _read_error(job, *made)
 
-    def _alone(self, job: Job, sides: tuple[_Side, _Side], progress: Progress | None) -> Metrics:
-        """Measure a pair that is not simply there: piece by piece, or by the twin."""
-        if not _native_can(job, sides):
-            return next(iter(self._twin.measure([job], progress)))
-        pairs = _Pairs()
-        pairs.add(job, sides)
-        batch = _native.Batch(pairs.packed, self._threads, True)
-        while (span := batch.pending(_FED_STEP)) is not None:
-            pieces = [
-                _piece(ref, *span) if side.fed else None
-                for ref, side in zip((job.reference, job.candidate), sides, strict=True)
-            ]
-            seen = batch.feed(_FED_STEP, *pieces)
-            if progress and seen:
-                progress(seen)
-        return self._metrics(job, _ROW.unpack(batch.rows()))
 
-    def _metrics(self, job: Job, row: tuple[Any, ...]) -> Metrics:
-        if row[_ERROR]:
-            raise _read_error(job.candidate if row[_ERROR_SIDE] else job.reference, row[_ERROR])
-        if row[_OVERFLOW]:  # squares beyond float64: rare enough to leave their meaning to one place
-            return next(iter(self._twin.measure([job])))
-        index = _unravel(row[_AT], job.reference.shape)
-        fields = (*row[_COUNTS], row[_MAX_ABS], index, *row[_NUMBERS], row[_ENVELOPE])
-        return Metrics(*fields)
+class _Running:
+    """Drive a batch through its steps, here or in a thread of its own."""
+
+    def __init__(self, pairs: _Pairs, batch: _native.Batch) -> None:
+        self.pairs = pairs
+        self.batch = batch
+        self._thread: threading.Thread | None = None
+        self._seen: list[int] = []
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="nndiff-stats")
+        self._thread.start()
+
+    @property
+    def in_thread(self) -> bool:
+        return self._thread is not None
+
+    def wait(self) -> None:
+        if self._thread:
+            self._thread.join()
+
+    def steps(self) -> Iterator[int]:
+        """Yield the number of new elements, step by step."""
+        if not self._thread:
+            yield from self._feed() if self.pairs.fed else self._step()
+            return
+        self.wait()
+        if self._failed:
+            raise self._failed
+        yield from self._seen
+
+    def _work(self) -> None:
+        try:
+            self._seen.extend(self._step())
+        except BaseException as error:
+            self._failed = error
+
+    def _step(self) -> Iterator[int]:
+        while (seen := self.batch.step(_STEP)) is not None:
+            yield seen
+
+    def _feed(self) -> Iterator[int]:
+        """Read a pair piece by piece, where C cannot."""
+        job = self.pairs.jobs[0]
+        fed = [ref if _side(ref).fed else None for ref in (job.reference, job.candidate)]
+        while (span := self.batch.pending(_FED_STEP)) is not None:
+            pieces = [_piece(ref, *span) if ref else None for ref in fed]
+            yield self.batch.feed(_FED_STEP, pieces[0], pieces[1])
 
 
 def describe() -> str:
@@ -127,8 +164,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(NamedTuple):
     """Know where C finds the elements of one side."""
 
     code: int  # -1: a type C does not take
@@ -138,58 +174,71 @@ class _Side:
     holds: OpenFile | NDArray[Any] | None = None  # alive while C reads
 
 
-@dataclass(slots=True)
 class _Pairs:
     """Gather pairs that go to C in one call."""
 
-    jobs: list[Job] = field(default_factory=list)
-    packed: bytearray = field(default_factory=bytearray)
-    holds: list[object] = field(default_factory=list)
-    files: set[int] = field(default_factory=set)
-    elements: int = 0
+    def __init__(self, fed: bool = False, by_twin: bool = False) -> None:
+        self.jobs: list[Job] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.packed = bytearray()
+        self.fed = fed
+        self.by_twin = by_twin
+        self._holds: list[object] = []
+        self._files: set[int] = set()
+        self._elements = 0
 
-    def add(self, job: Job, sides: tuple[_Side, _Side]) -> None:
-        ref, cand = sides
-        count = job.reference.count
-        self.packed += _PAIR.pack(
-            ref.code, cand.code, ref.fd, cand.fd, ref.place, cand.place, count, job.atol, job.rtol
-        )
+    def add(self, job: Job, ref: _Side, cand: _Side, count: int) -> bool:
+        """Take a pair in; tell whether the batch is full."""
         self.jobs.append(job)
-        self.holds += (ref.holds, cand.holds)
-        self.files |= {ref.fd, cand.fd}
-        self.elements += count
+        self.shapes.append(job.reference.shape)
+        self.packed += _PAIR.pack(ref[0], cand[0], ref[1], cand[1], ref[2], cand[2], count, job.atol, job.rtol)
+        self._holds += (ref[4], cand[4])
+        self._files.add(ref[1])
+        self._files.add(cand[1])
+        self._elements += count
+        return self._elements >= _BATCH_ELEMENTS or len(self.jobs) >= _BATCH_PAIRS or len(self._files) >= _BATCH_FILES
 
-    @property
-    def full(self) -> bool:
-        return self.elements >= _BATCH_ELEMENTS or len(self.jobs) >= _BATCH_PAIRS or len(self.files) >= _BATCH_FILES
 
-
-def _native_can(job: Job, sides: tuple[_Side, _Side]) -> bool:
-    return (
-        sides[0].code >= 0
-        and sides[1].code >= 0
-        and 0 <= job.atol < math.inf
-        and 0 <= job.rtol < math.inf
-        and job.reference.count == job.candidate.count
-    )
+def _batches(jobs: Iterable[Job]) -> Iterator[_Pairs]:
+    """Yield the jobs in order: many at once where C can read them in place, else one by one."""
+    pairs = _Pairs()
+    for job in jobs:
+        ref, cand = _side(job.reference), _side(job.candidate)
+        count = job.reference.count
+        able = ref[0] >= 0 and cand[0] >= 0 and 0 <= job.atol < math.inf and 0 <= job.rtol < math.inf
+        alone = not able or ref[3] or cand[3]
+        if pairs.jobs and alone:
+            yield pairs
+            pairs = _Pairs()
+        if alone:
+            pairs = _Pairs(fed=able, by_twin=not able)
+        if (able and pairs.add(job, ref, cand, count)) or alone:
+            if not able:
+                pairs.jobs.append(job)
+            yield pairs
+            pairs = _Pairs()
+    if pairs.jobs:
+        yield pairs
 
 
 def _side(ref: TensorRef) -> _Side:
-    data = _settled(ref.data)
-    code = _CODES.get(ref.dtype.name, _BYTE if ref.dtype.kind in ("bool", "opaque") else -1)
-    if isinstance(data, FileData):
-        if data.storage.itemsize != ref.dtype.itemsize or data.window.size < ref.nbytes:
+    data, dtype = ref.data, ref.dtype
+    if type(data) is LateData:
+        data = _settled(data)
+    code = _CODES.get(dtype.name, _BYTE if dtype.kind in ("bool", "opaque") else -1)
+    if type(data) is MemoryData:
+        array = data.array
+        if array.size != ref.count or not _same_storage(array.dtype, dtype.storage):
+            return _Side(-1)
+        place = _native.address(array, array.nbytes)
+        return _Side(code, -1, place, False, array) if place >= 0 else _Side(code, fed=True)
+    if type(data) is FileData:
+        if data.storage.itemsize != dtype.itemsize or data.window.size < ref.nbytes:
             return _Side(-1)
         if data.swapped:
             return _Side(code, fed=True)
         opened = data.window.file.open()
-        return _Side(code, opened.fd, data.window.start, holds=opened)
-    if isinstance(data, MemoryData):
-        array = data.array
-        if array.size != ref.count or not _same_storage(array.dtype, ref.dtype.storage):
-            return _Side(-1)
-        if array.flags.c_contiguous:
-            return _Side(code, -1, array.__array_interface__["data"][0], holds=array)
+        return _Side(code, opened.fd, data.window.start, False, opened)
     return _Side(code, fed=True)
 
 
@@ -200,7 +249,7 @@ def _settled(data: Data) -> Data:
 
 
 def _same_storage(have: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    return have == wanted or (have == np.bool_ and wanted.itemsize == 1)
+    return have is wanted or have == wanted or (have == np.bool_ and wanted.itemsize == 1)
 
 
 def _piece(ref: TensorRef, start: int, stop: int) -> NDArray[Any]:
@@ -208,17 +257,8 @@ def _piece(ref: TensorRef, start: int, stop: int) -> NDArray[Any]:
     return np.ascontiguousarray(ref.read(start, stop), ref.dtype.storage).view(np.uint8)
 
 
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    if flat < 0:
-        return None
-    index = []
-    for size in reversed(shape):
-        flat, place = divmod(flat, size)
-        index.append(place)
-    return tuple(reversed(index))
-
-
-def _read_error(ref: TensorRef, code: int) -> SourceError:
+def _read_error(job: Job, code: int, side: int) -> SourceError:
+    ref = job.candidate if side else job.reference
     data = _settled(ref.data)
     path = data.window.path if isinstance(data, FileData) else ref.name
     reason = "became shorter while it was being read" if code < 0 else os.strerror(code).lower()

@@ -307,7 +307,9 @@ def _angle(dot: float, aa: float, bb: float, apart: float, finite: int) -> float
     if apart == 0:
         return 1.0
     length = math.sqrt(aa) * math.sqrt(bb)
-    return max(-1.0, min(1.0, dot / length)) if length > 0 else NAN
+    if not (length > 0 and math.isfinite(length) and math.isfinite(dot)):
+        return NAN  # no length on a side, or sums beyond float64
+    return max(-1.0, min(1.0, dot / length))
 
 
 def _decibel(signal: float, noise: float, finite: int) -> float:

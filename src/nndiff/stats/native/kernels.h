@@ -133,10 +133,47 @@ static size_t pick(uint32_t *key, const uint32_t wanted[RANKS], const double *va
     return found;
 }
 
+static void keys16(const double *p, size_t n, int shift, uint64_t base, uint16_t *key)
+{
+    const uint32_t low = (uint32_t)base; /* a key has few bits: it fits */
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, p + i, sizeof bits);
+        uint32_t k = (uint32_t)(bits >> shift);
+        key[i] = (uint16_t)(k > low ? k - low : 0);
+    }
+}
+
+static size_t count_same(const double *p, size_t n, double value)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += p[i] == value;
+    return count;
+}
+
+static size_t collect(uint16_t *key, size_t n, uint16_t wanted, const double *value, size_t count, double *out)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < PAD; i++)
+        key[n + i] = (uint16_t)~wanted;
+    for (size_t i = 0; i < n; i += 16) {
+        unsigned bits = equal16(key + i, wanted);
+        if (bits && found == 0 && count > n / 32) {
+            out[0] = value[i + (size_t)__builtin_ctz(bits)];
+            if (count_same(value, n, out[0]) == count)
+                return 1;
+        }
+        for (; bits; bits &= bits - 1)
+            out[found++] = value[i + (size_t)__builtin_ctz(bits)];
+    }
+    return found;
+}
+
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, side_f32, side_bf16, side_f16,
     pair_f64,   side_f64, centre,    to_f32,   to_f64,   bracket,   distance_f32,
-    keys_f32,   keys_f64, pick,
+    keys_f32,   keys_f64, pick,      keys16,   collect,
 };
 
 #if LEVEL && defined(__clang__)

@@ -187,24 +187,106 @@ static PyObject *batch_feed(BatchObject *self, PyObject *args)
     return result;
 }
 
-PyDoc_STRVAR(rows_doc, "rows() -> bytes: the results, one row of fixed size for each pair.");
-
-static PyObject *batch_rows(BatchObject *self, PyObject *Py_UNUSED(args))
+/* The place of element `flat` in C order, or None. */
+static PyObject *unravel(int64_t flat, PyObject *shape)
 {
-    if (!enter(self))
-        return NULL;
-    PyObject *out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(self->batch.count * sizeof(Row)));
-    if (!out)
-        return NULL;
-    char *to = PyBytes_AS_STRING(out);
-    for (size_t i = 0; i < self->batch.count; i++) {
-        const Item *item = &self->batch.items[i];
-        Row row;
-        state_finish(&item->state, &row);
-        row.error = item->error;
-        row.error_side = item->error_side;
-        memcpy(to + i * sizeof row, &row, sizeof row);
+    Py_ssize_t axes = PyTuple_GET_SIZE(shape);
+    if (flat < 0)
+        Py_RETURN_NONE;
+    PyObject *index = PyTuple_New(axes);
+    for (Py_ssize_t axis = axes - 1; index && axis >= 0; axis--) {
+        long long size = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, axis));
+        PyObject *place = size > 0 ? PyLong_FromLongLong(flat % size) : NULL;
+        if (!place) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "the shape holds no such element");
+            Py_CLEAR(index);
+            break;
+        }
+        flat /= size;
+        PyTuple_SET_ITEM(index, axis, place);
     }
+    return index;
+}
+
+static PyObject *float_tuple(const double *values, Py_ssize_t count)
+{
+    PyObject *out = PyTuple_New(count);
+    for (Py_ssize_t i = 0; out && i < count; i++) {
+        PyObject *value = PyFloat_FromDouble(values[i]);
+        if (!value)
+            Py_CLEAR(out);
+        else
+            PyTuple_SET_ITEM(out, i, value);
+    }
+    return out;
+}
+
+/* Set the next field of a result; takes over the reference. A frozen class refuses `setattr`, not this. */
+static int put(PyObject *made, PyObject *names, Py_ssize_t *next, PyObject *value)
+{
+    if (!value)
+        return 0;
+    int failed = PyObject_GenericSetAttr(made, PyTuple_GET_ITEM(names, (*next)++), value);
+    Py_DECREF(value);
+    return !failed;
+}
+
+static int fill(PyObject *made, PyObject *names, const Row *row, PyObject *shape)
+{
+    const int64_t counts[] = {row->count, row->unequal, row->mismatched, row->bad_ref, row->bad_cand, row->bad_pairs};
+    Py_ssize_t next = 0;
+    int good = 1;
+    for (size_t i = 0; good && i < sizeof counts / sizeof *counts; i++)
+        good = put(made, names, &next, PyLong_FromLongLong(counts[i]));
+    good = good && put(made, names, &next, PyFloat_FromDouble(row->max_abs));
+    good = good && put(made, names, &next, unravel(row->at, shape));
+    for (size_t i = 0; good && i < ROW_NUMBERS; i++)
+        good = put(made, names, &next, PyFloat_FromDouble(row->number[i]));
+    return good && put(made, names, &next, float_tuple(row->envelope, RTOLS));
+}
+
+/* One result: an instance of the class, None where the squares overflowed, (errno, side) where reading failed. */
+static PyObject *result_of(const Item *item, PyTypeObject *class, PyObject *names, PyObject *shape)
+{
+    Row row;
+    if (item->error)
+        return Py_BuildValue("ii", item->error, item->error_side);
+    state_finish(&item->state, &row);
+    if (row.overflow)
+        Py_RETURN_NONE;
+    PyObject *made = class->tp_alloc(class, 0);
+    if (made && !fill(made, names, &row, shape))
+        Py_CLEAR(made);
+    return made;
+}
+
+PyDoc_STRVAR(results_doc, "results(class, shapes) -> list: for each pair an instance of metrics.Metrics, made without "
+                          "its __init__; None where squares overflowed, (errno, side) where reading failed.");
+
+static PyObject *batch_results(BatchObject *self, PyObject *args)
+{
+    PyObject *class, *shapes;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &class, &PyList_Type, &shapes) || !enter(self))
+        return NULL;
+    Py_ssize_t count = (Py_ssize_t)self->batch.count;
+    PyObject *names = PyObject_GetAttrString(class, "__slots__"), *out = NULL;
+    if (names && (!PyTuple_Check(names) || PyTuple_GET_SIZE(names) != 9 + ROW_NUMBERS || PyList_GET_SIZE(shapes) != count))
+        PyErr_SetString(PyExc_ValueError, "not the class or not the shapes of these pairs");
+    else if (names)
+        out = PyList_New(count);
+    for (Py_ssize_t i = 0; out && i < count; i++) {
+        PyObject *shape = PyList_GET_ITEM(shapes, i);
+        PyObject *made = PyTuple_Check(shape) ? result_of(&self->batch.items[i], (PyTypeObject *)class, names, shape) : NULL;
+        if (!made) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a shape is a tuple");
+            Py_CLEAR(out);
+            break;
+        }
+        PyList_SET_ITEM(out, i, made);
+    }
+    Py_XDECREF(names);
     return out;
 }
 
@@ -212,7 +294,7 @@ static PyMethodDef batch_methods[] = {
     {"step", (PyCFunction)(void (*)(void))batch_step_method, METH_VARARGS, step_doc},
     {"pending", (PyCFunction)(void (*)(void))batch_pending, METH_VARARGS, pending_doc},
     {"feed", (PyCFunction)(void (*)(void))batch_feed, METH_VARARGS, feed_doc},
-    {"rows", (PyCFunction)(void (*)(void))batch_rows, METH_NOARGS, rows_doc},
+    {"results", (PyCFunction)(void (*)(void))batch_results, METH_VARARGS, results_doc},
     {0},
 };
 
@@ -225,6 +307,24 @@ static PyType_Slot batch_slots[] = {
 };
 
 static PyType_Spec batch_spec = {"nndiff.stats._native.Batch", sizeof(BatchObject), 0, Py_TPFLAGS_DEFAULT, batch_slots};
+
+PyDoc_STRVAR(address_doc, "address(buffer, size) -> int: where its bytes are, or -1 where they are not these bytes in a row.");
+
+static PyObject *address(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    PyObject *object;
+    Py_ssize_t size;
+    Py_buffer view;
+    if (!PyArg_ParseTuple(args, "On", &object, &size))
+        return NULL;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return PyLong_FromLong(-1);
+    }
+    long long place = view.len == size ? (long long)(intptr_t)view.buf : -1;
+    PyBuffer_Release(&view);
+    return PyLong_FromLongLong(place);
+}
 
 PyDoc_STRVAR(levels_doc, "levels() -> tuple[str, ...]: the vector widths this machine has, narrowest first.");
 
@@ -282,6 +382,7 @@ static PyObject *set_float8(PyObject *Py_UNUSED(self), PyObject *args)
 }
 
 static PyMethodDef module_methods[] = {
+    {"address", address, METH_VARARGS, address_doc},
     {"levels", levels, METH_NOARGS, levels_doc},
     {"level", level, METH_NOARGS, level_doc},
     {"use", use, METH_VARARGS, use_doc},

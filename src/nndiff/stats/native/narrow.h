@@ -84,7 +84,7 @@ static void narrow_exact(const Narrow *job, const NarrowLines *l, vf r, vf c, in
         vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
         unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
         s->mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
-        raise(job->extremes, ad, ar, at, stride);
+        raise(job->extremes, job->limits, ad, ar, at, stride);
     }
 }
 

@@ -58,6 +58,7 @@ typedef struct {
    |d| <= min(offset + slope |r|, plateau, rel_offset + rel |r|). */
 typedef struct {
     double offset, slope, plateau, rel, rel_offset;
+    double needed; /* |d| <= needed (1 + |r|) */
 } Limits;
 
 typedef struct {
@@ -112,6 +113,10 @@ typedef struct {
     void (*keys_f64)(const double *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);
     /* the values but for zeros whose key is one of eight; there is PAD behind keys and values */
     size_t (*pick)(uint32_t *key, const uint32_t wanted[RANKS], const double *value, size_t n, double *out);
+    /* keys of doubles that are not negative, from `base` on; PAD behind the keys */
+    void (*keys16)(const double *, size_t, int shift, uint64_t base, uint16_t *key);
+    /* the values of one key, of which there are `count`; only one where they are many and all the same */
+    size_t (*collect)(uint16_t *key, size_t n, uint16_t wanted, const double *value, size_t count, double *out);
 } Kernels;
 
 extern const Kernels KERNELS_BASELINE;

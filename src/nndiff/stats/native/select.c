@@ -48,7 +48,7 @@ typedef struct {
 static Bins bins_between(uint64_t least, uint64_t most, size_t n)
 {
     int bits = 4, width = least == most ? 0 : 64 - __builtin_clzll(least ^ most);
-    while (bits < MOST_BITS && ((size_t)2 << bits) < n)
+    while (bits < MOST_BITS && ((size_t)4 << bits) < n)
         bits++;
     int shift = width > bits ? width - bits : 0, fine = 52 - bits + 5; /* 32 octaves */
     if (shift > fine)
@@ -122,61 +122,73 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
     }
 }
 
-/* Put the elements of the wanted bins side by side; start[k] is where those of bin[k] begin. */
-static void collect(const Bins *b, const double *x, size_t n, const uint32_t *count, const uint32_t bin[RANKS],
-                    double *out, size_t start[RANKS])
+/* Count keys in four tables in turn: where values repeat, one counter would wait for itself. */
+static void count_keys(const uint16_t *key, size_t n, size_t bins, uint32_t *count)
 {
-    uint8_t slot_of[1 << MOST_BITS];
-    size_t next[RANKS + 1], used = 0;
-    memset(slot_of, 0, b->last + 1);
-    for (int k = 0; k < RANKS; k++) {
-        if (!slot_of[bin[k]]) {
-            slot_of[bin[k]] = (uint8_t)(k + 1);
-            next[k + 1] = used;
-            used += count[bin[k]];
-        }
-        start[k] = next[slot_of[bin[k]]];
+    uint16_t part[4][1 << MOST_BITS]; /* n is at most CHUNK */
+    for (int t = 0; t < 4; t++)
+        memset(part[t], 0, bins * sizeof **part);
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        part[0][key[i]]++;
+        part[1][key[i + 1]]++;
+        part[2][key[i + 2]]++;
+        part[3][key[i + 3]]++;
     }
-    for (size_t i = 0; i < n; i++) {
-        int slot = slot_of[bin_of(b, x[i])];
-        if (slot)
-            out[next[slot]++] = x[i];
-    }
+    for (; i < n; i++)
+        part[0][key[i]]++;
+    for (size_t k = 0; k < bins; k++)
+        count[k] = (uint32_t)part[0][k] + part[1][k] + part[2][k] + part[3][k];
 }
 
-static void select_in(Bins b, double *x, size_t n, double *scratch, const int64_t ranks[RANKS],
-                      double value[RANKS])
+void percentiles_of(const Kernels *kernels, const double *x, size_t n, size_t zeros, double most, double *scratch,
+                    double out[QUANTILES])
 {
+    uint16_t key[CHUNK + PAD];
     uint32_t count[1 << MOST_BITS], bin[RANKS];
     int64_t rank[RANKS];
-    size_t start[RANKS];
-    memcpy(rank, ranks, sizeof rank);
-    count_bins(&b, x, n, count);
-    find_bins(count, rank, bin);
-    collect(&b, x, n, count, bin, scratch, start);
-    for (int k = 0; k < RANKS; k++) {
-        size_t m = count[bin[k]];
-        if (k && bin[k] == bin[k - 1] && rank[k] == rank[k - 1]) {
-            value[k] = value[k - 1];
-            continue;
+    double value[RANKS] = {0}, *copy = scratch + CHUNK;
+    size_t held = 0;
+    if (n == 0)
+        return;
+    ranks_of((int64_t)n, rank);
+    if ((size_t)rank[RANKS - 1] >= zeros) {
+        Bins b = bins_between(0, bits_of(most), n);
+        kernels->keys16(x, n, b.shift, b.base, key);
+        count_keys(key, n, b.last + 1, count);
+        int64_t inside[RANKS];
+        memcpy(inside, rank, sizeof inside);
+        find_bins(count, inside, bin);
+        for (int k = 0; k < RANKS; k++) {
+            if ((size_t)rank[k] < zeros)
+                continue;
+            if (held == 0 || k == 0 || bin[k] != bin[k - 1])
+                held = kernels->collect(key, n, (uint16_t)bin[k], x, count[bin[k]], scratch);
+            memcpy(copy, scratch, held * sizeof *copy); /* selecting overwrites what it is given */
+            value[k] = held == 1 ? scratch[0] : select_rank(copy, held, (size_t)inside[k]);
         }
-        memcpy(x, scratch + start[k], m * sizeof *x); /* x is not needed any more */
-        value[k] = select_rank(x, m, (size_t)rank[k]);
     }
+    blend((int64_t)n, value, out);
 }
 
 void select_ranks(double *x, size_t n, double *scratch, const int64_t ranks[RANKS], double value[RANKS])
 {
-    select_in(bins_for(x, n), x, n, scratch, ranks, value);
-}
-
-void percentiles_of(double *x, size_t n, double most, double *scratch, double out[QUANTILES])
-{
+    uint32_t count[1 << MOST_BITS], bin[RANKS];
     int64_t rank[RANKS];
-    double value[RANKS];
-    if (n == 0)
-        return;
-    ranks_of((int64_t)n, rank);
-    select_in(bins_between(0, bits_of(most), n), x, n, scratch, rank, value);
-    blend((int64_t)n, value, out);
+    memcpy(rank, ranks, sizeof rank);
+    Bins b = bins_for(x, n);
+    count_bins(&b, x, n, count);
+    find_bins(count, rank, bin);
+    for (int k = 0; k < RANKS; k++) {
+        if (k && bin[k] == bin[k - 1] && rank[k] == rank[k - 1]) {
+            value[k] = value[k - 1];
+            continue;
+        }
+        size_t held = 0;
+        for (size_t i = 0; i < n; i++) {
+            scratch[held] = x[i];
+            held += bin_of(&b, x[i]) == bin[k];
+        }
+        value[k] = select_rank(scratch, held, (size_t)rank[k]);
+    }
 }

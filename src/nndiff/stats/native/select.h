@@ -18,11 +18,13 @@ void blend(int64_t n, const double value[RANKS], double out[QUANTILES]);
 /* Return the element that would stand at a rank if x were sorted. Overwrites x. No element is negative. */
 double select_rank(double *x, size_t n, size_t rank);
 
-/* Set the elements at ranks. Scratch is as large as x; both are overwritten. */
+/* Set the elements at ranks. Scratch is one larger than x and overwritten. */
 void select_ranks(double *x, size_t n, double *scratch, const int64_t rank[RANKS], double value[RANKS]);
 
-/* Set the percentiles of x, whose largest element is known. Scratch is as large as x; both are overwritten. */
-void percentiles_of(double *x, size_t n, double most, double *scratch, double out[QUANTILES]);
+/* Set the percentiles of at most a chunk, of which the number of zeros and the largest element are known.
+   Scratch holds two chunks. */
+void percentiles_of(const Kernels *, const double *x, size_t n, size_t zeros, double most, double *scratch,
+                    double out[QUANTILES]);
 
 static inline uint64_t bits_of(double x)
 {

@@ -53,6 +53,7 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *odd = _mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32((int)0xFFFF0000)));
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+static inline unsigned equal16(const uint16_t *p, uint16_t key) { return _mm256_cmpeq_epi16_mask(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi16((int16_t)key)); }
 
 #elif LEVEL == 2
 
@@ -100,6 +101,11 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *odd = _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32((int)0xFFFF0000)));
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+static inline unsigned equal16(const uint16_t *p, uint16_t key)
+{
+    __m256i same = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi16((int16_t)key));
+    return (unsigned)_mm_movemask_epi8(_mm_packs_epi16(_mm256_castsi256_si128(same), _mm256_extracti128_si256(same, 1)));
+}
 
 #else /* any machine, by the vectors of the compiler */
 
@@ -156,6 +162,13 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     memcpy(&raw, p, sizeof raw);
     *even = (vf)(raw << 16);
     *odd = (vf)(raw & (kf){(int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000});
+}
+static inline unsigned equal16(const uint16_t *p, uint16_t key)
+{
+    unsigned bits = 0;
+    for (unsigned i = 0; i < 16; i++)
+        bits |= (unsigned)(p[i] == key) << i;
+    return bits;
 }
 static inline unsigned bits_set(unsigned mask) { return (0x4332322132212110ull >> (4 * mask)) & 15; }
 

@@ -102,22 +102,24 @@ static void summary(const Moments *m, double out[4])
 
 static void finish_pairs(const State *s, Row *row)
 {
-    double n = (double)s->finite;
+    double n = (double)s->finite, *out = row->number;
     int constant = s->ref.low == s->ref.high || s->cand.low == s->cand.high;
     row->max_abs = s->abs;
-    row->max_rel = s->rel;
-    row->mean_abs = s->da / n;
-    row->mse = s->dd / n;
-    row->rmse = sqrt(row->mse);
-    row->rel_mse = ratio(s->dd, s->rr);
-    row->rel_mae = ratio(s->da, s->ra);
-    row->l2 = sqrt(s->dd);
-    row->rel_l2 = sqrt(row->rel_mse);
-    row->cosine = angle(s->rc, s->rr, s->cc, s->dd);
-    row->correlation = constant && s->dd > 0 ? NAN : angle(s->both.rc, s->both.rr, s->both.cc, s->dd);
-    row->sqnr_db = s->dd == 0 ? INFINITY : s->rr > 0 ? 10.0 * log10(s->rr / s->dd) : -INFINITY;
-    row->diff_mean = s->diff.mean;
-    row->diff_std = sqrt(fmax(s->diff.m2, 0.0) / n);
+    out[MAX_REL] = s->rel;
+    out[MEAN_ABS] = s->da / n;
+    out[MSE] = s->dd / n;
+    out[RMSE] = sqrt(out[MSE]);
+    out[REL_MSE] = ratio(s->dd, s->rr);
+    out[REL_MAE] = ratio(s->da, s->ra);
+    out[L2] = sqrt(s->dd);
+    out[REL_L2] = sqrt(out[REL_MSE]);
+    out[COSINE] = angle(s->rc, s->rr, s->cc, s->dd);
+    out[CORRELATION] = constant && s->dd > 0 ? NAN : angle(s->both.rc, s->both.rr, s->both.cc, s->dd);
+    out[SQNR_DB] = s->dd == 0 ? INFINITY : s->rr > 0 ? 10.0 * log10(s->rr / s->dd) : -INFINITY;
+    for (int q = 0; q < QUANTILES; q++)
+        out[P50 + q] = s->quantile[q];
+    out[DIFF_MEAN] = s->diff.mean;
+    out[DIFF_STD] = sqrt(fmax(s->diff.m2, 0.0) / n);
 }
 
 void state_finish(const State *s, Row *row)
@@ -126,16 +128,15 @@ void state_finish(const State *s, Row *row)
     *row = (Row){
         .count = s->done, .unequal = s->unequal, .mismatched = s->mismatched, .bad_ref = s->bad_ref,
         .bad_cand = s->bad_cand, .bad_pairs = s->bad_pairs, .at = s->abs > 0 ? s->at : s->first,
-        .overflow = s->overflow, .max_abs = NAN, .max_rel = NAN, .mean_abs = NAN, .mse = NAN, .rmse = NAN,
-        .rel_mse = NAN, .rel_mae = NAN, .l2 = NAN, .rel_l2 = NAN, .cosine = NAN, .correlation = NAN, .sqnr_db = NAN,
-        .diff_mean = NAN, .diff_std = NAN, .needed = fmax(s->needed, worst),
+        .overflow = s->overflow, .max_abs = NAN,
     };
+    for (int k = 0; k < ROW_NUMBERS; k++)
+        row->number[k] = NAN;
     if (s->finite)
         finish_pairs(s, row);
-    for (int q = 0; q < QUANTILES; q++)
-        row->quantile[q] = s->finite ? s->quantile[q] : NAN;
-    summary(&s->ref, row->ref);
-    summary(&s->cand, row->cand);
+    summary(&s->ref, row->number + REF_MEAN);
+    summary(&s->cand, row->number + CAND_MEAN);
+    row->number[NEEDED] = fmax(s->needed, worst);
     for (int k = 0; k < RTOLS; k++)
         row->envelope[k] = fmax(s->envelope[k], worst);
 }

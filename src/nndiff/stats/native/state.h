@@ -29,15 +29,17 @@ void moments_add(Moments *, double n, double mean, double m2, double low, double
 void comoment_add(Comoment *, const Comoment *block);
 void state_merge(State *into, const State *from);
 
-/* One row of results, in the order of metrics.Metrics; native_engine.py knows this layout. */
+/* The numbers of a result between max_abs_index and envelope, in the order of metrics.Metrics. */
+enum {
+    MAX_REL, MEAN_ABS, MSE, RMSE, REL_MSE, REL_MAE, L2, REL_L2, COSINE, CORRELATION, SQNR_DB,
+    P50, REF_MEAN = P50 + QUANTILES, CAND_MEAN = REF_MEAN + 4, DIFF_MEAN = CAND_MEAN + 4, DIFF_STD, NEEDED,
+    ROW_NUMBERS,
+};
+
 typedef struct {
     int64_t count, unequal, mismatched, bad_ref, bad_cand, bad_pairs, at;
-    int32_t overflow, error; /* error: errno of a failed read, -1 where the file ended */
-    int64_t error_side;
-    double max_abs, max_rel, mean_abs, mse, rmse, rel_mse, rel_mae, l2, rel_l2, cosine, correlation, sqnr_db;
-    double quantile[QUANTILES];
-    double ref[4], cand[4], diff_mean, diff_std, needed;
-    double envelope[RTOLS];
+    int overflow;
+    double max_abs, number[ROW_NUMBERS], envelope[RTOLS];
 } Row;
 
 void state_finish(const State *, Row *);

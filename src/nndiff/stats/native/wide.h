@@ -1,16 +1,8 @@
 /* Kernels over doubles, and the exact maxima that the narrow kernels share. */
 
-/* Move the maxima by one vector of elements; lane i is the element at + i * stride. */
-static void raise(Extremes *e, vd ad, vd ar, int64_t at, int stride)
+/* Move the largest distance and its place. The elements come in order, but for those of another chunk. */
+static void raise_abs(Extremes *e, vd ad, int64_t at, int stride)
 {
-    ad = d_finite_or_zero(ad);
-    for (int k = 1; k < RTOLS; k++) {
-        vd needed = d_sub(ad, d_mul(d_set(RTOL[k]), ar));
-        d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
-    }
-    d_store(e->needed, d_max(d_div(ad, d_add(d_set(1.0), ar)), d_load(e->needed)));
-    d_store(e->rel, d_max(d_div(ad, ar), d_load(e->rel))); /* 0/0 is NaN and moves nothing */
-    e->grown = 1;
     double lane[W];
     d_store(lane, ad);
     for (int i = 0; i < W; i++) {
@@ -20,6 +12,25 @@ static void raise(Extremes *e, vd ad, vd ar, int64_t at, int stride)
             e->at = place;
         }
     }
+}
+
+/* Move the maxima by one vector of elements; lane i is the element at + i * stride. Divisions take long:
+   only where a product says that they may matter. */
+static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int stride)
+{
+    ad = d_finite_or_zero(ad);
+    for (int k = 1; k < RTOLS; k++) {
+        vd needed = d_sub(ad, d_mul(d_set(RTOL[k]), ar));
+        d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
+    }
+    vd more = d_add(d_set(1.0), ar);
+    if (d_gt(ad, d_mul(d_set(lim->needed), more)))
+        d_store(e->needed, d_max(d_div(ad, more), d_load(e->needed)));
+    if (d_gt(ad, d_sub(d_fma(d_set(lim->rel), ar, d_set(lim->rel_offset)), d_set(DBL_MIN))))
+        d_store(e->rel, d_max(d_div(ad, ar), d_load(e->rel))); /* 0/0 is NaN and moves nothing */
+    if (d_gt(ad, d_set(e->abs)) || at < e->at)
+        raise_abs(e, ad, at, stride);
+    e->grown = 1;
 }
 
 typedef struct {
@@ -120,13 +131,13 @@ static void pair_f64(const Wide *job, Sums *out)
         hits += (size_t)wide_step(&s, &l, r, c, d_load(job->d + i), job->dist64 + i);
     }
     for (size_t k = 0; k < hits; k++)
-        raise(job->extremes, d_load(job->dist64 + hit[k]), d_abs(d_load(job->r + hit[k])), job->at + hit[k], 1);
+        raise(job->extremes, lim, d_load(job->dist64 + hit[k]), d_abs(d_load(job->r + hit[k])), job->at + hit[k], 1);
     if (i < job->n) {
         size_t left = job->n - i;
         vd r = d_rest(job->r + i, left, 0), d = d_rest(job->d + i, left, 0);
         wide_range(&s, d_rest(job->r + i, left, 1), d_rest(job->c + i, left, 1));
         if (wide_step(&s, &l, r, d_rest(job->c + i, left, 0), d, job->dist64 + i))
-            raise(job->extremes, d_abs(d), d_abs(r), job->at + (int64_t)i, 1);
+            raise(job->extremes, lim, d_abs(d), d_abs(r), job->at + (int64_t)i, 1);
     }
     wide_finish(&s, out);
 }

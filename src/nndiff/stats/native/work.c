@@ -24,7 +24,7 @@ int worker_start(Worker *w, const Kernels *kernels, pthread_mutex_t *lock)
     w->d64 = malloc(SPACE(BLOCK));
     w->dist64 = malloc(SPACE(BLOCK));
     w->kept = malloc(SPACE(CHUNK));
-    w->scratch = malloc(SPACE(CHUNK));
+    w->scratch = malloc(SPACE(2 * CHUNK));
     w->found = malloc(SPACE(CHUNK));
     return w->raw[0] && w->raw[1] && w->r32 && w->c32 && w->dist32 && w->r64 && w->c64 && w->d64 && w->dist64 &&
            w->kept && w->scratch && w->found;
@@ -108,14 +108,12 @@ static void widen(Worker *w, const Item *item, const char *r, const char *c, siz
 {
     w->kernels->to_f64(item->ref.type, r, n, w->r64);
     w->kernels->to_f64(item->cand.type, c, n, w->c64);
-    for (size_t i = 0; i < n; i++) {
-        if (item->whole) {
-            int r_negative, c_negative;
-            uint64_t a = whole_at(item->ref.type, r, i, &r_negative), b = whole_at(item->cand.type, c, i, &c_negative);
-            w->d64[i] = whole_difference(a, r_negative, b, c_negative);
-        } else {
-            w->d64[i] = w->c64[i] - w->r64[i];
-        }
+    for (size_t i = 0; i < n && !item->whole; i++)
+        w->d64[i] = w->c64[i] - w->r64[i];
+    for (size_t i = 0; i < n && item->whole; i++) {
+        int r_negative, c_negative;
+        uint64_t a = whole_at(item->ref.type, r, i, &r_negative), b = whole_at(item->cand.type, c, i, &c_negative);
+        w->d64[i] = whole_difference(a, r_negative, b, c_negative);
     }
 }
 
@@ -320,7 +318,7 @@ static void take_extremes(const Extremes *e, State *s)
 
 Limits limits_never(void)
 {
-    return (Limits){INFINITY, 0, INFINITY, 0, INFINITY};
+    return (Limits){INFINITY, 0, INFINITY, 0, INFINITY, INFINITY};
 }
 
 /* The |d| that an element of this |r| needs to move a maximum. */
@@ -339,10 +337,10 @@ Limits limits_of(const State *s)
 {
     const double less = 1 - 1e-12; /* the rounding of the maxima themselves */
     double mean = s->finite ? s->ra / (double)s->finite : 0, low = curve(s, 0), best = -1;
-    Limits out = {low * less, 0, low * less, s->rel * less, 0};
-    for (double bend = mean / 32; bend <= 4 * mean && bend > 0; bend *= 2) {
+    Limits out = {low * less, 0, low * less, s->rel * less, 0, s->needed * less};
+    for (double bend = mean / 32; bend <= 4 * mean && bend > 0; bend *= 4) {
         double high = curve(s, bend), slope = (high - low) / bend, gain = 0;
-        for (double at = mean / 8; at <= 2 * mean; at *= 2)
+        for (double at = mean / 8; at <= 2 * mean; at *= 4)
             gain += fmin(low + slope * at, high);
         if (gain > best && slope >= 0 && slope <= DBL_MAX) {
             best = gain;
@@ -363,6 +361,7 @@ static Limits higher(Limits a, Limits b)
     int rel_of_a = a.rel_offset > b.rel_offset || (a.rel_offset == b.rel_offset && a.rel > b.rel);
     out.rel = rel_of_a ? a.rel : b.rel;
     out.rel_offset = rel_of_a ? a.rel_offset : b.rel_offset;
+    out.needed = fmax(a.needed, b.needed);
     return out;
 }
 
@@ -397,7 +396,8 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (item->narrow && s->abs > FLT_MAX)
         s->overflow = 1; /* the distance as a float was infinite */
     if (item->mode == KEEP)
-        percentiles_of(w->kept, (size_t)s->finite, s->abs, w->scratch, s->quantile);
+        percentiles_of(w->kernels, w->kept, (size_t)s->finite, (size_t)(s->finite - (s->unequal - s->bad_pairs)), s->abs,
+                       w->scratch, s->quantile);
     sink_end(w, item);
 }
 

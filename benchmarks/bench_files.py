@@ -1,0 +1,109 @@
+"""Whole files: `nndiff diff` of 2 GB safetensors pairs, warm and cold, against cmp and load-and-loop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from timing import Row, best
+
+LAYERS, WIDTH = 32, 4096  # 32 tensors of 16M float32: 2 GB
+
+LOOP = """
+import sys, torch
+from safetensors.torch import load_file
+one, other = (torch.load(p) if p.endswith(".pt") else load_file(p) for p in sys.argv[1:3])
+for name in one:
+    torch.allclose(one[name], other[name])
+    difference = (other[name] - one[name]).abs()
+    difference.max(), difference.mean()
+"""
+
+
+def model(noise: float, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (LAYERS, WIDTH, WIDTH) if dtype == torch.float32 else (LAYERS, 2 * WIDTH, WIDTH)
+    extra = torch.Generator().manual_seed(1)
+    return {
+        f"layers.{number}.weight": (
+            torch.randn(shape[1:], generator=generator) + noise * torch.randn(shape[1:], generator=extra)
+        ).to(dtype)
+        for number in range(shape[0])
+    }
+
+
+def sum_both(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    for name in one:
+        one[name].sum()
+        other[name].sum()
+
+
+def run(*command: str | Path) -> Callable[[], object]:
+    def once() -> None:
+        done = subprocess.run([str(part) for part in command], capture_output=True, check=False)
+        if done.returncode > 1:
+            raise RuntimeError(done.stderr.decode())
+
+    return once
+
+
+def cold(way: Callable[[], object], *paths: Path) -> Callable[[], object]:
+    """Return the way to do it with nothing of the files in memory."""
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    return way
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="nndiff-bench-") as folder:
+        yield from _rows(Path(folder))
+
+
+def _rows(folder: Path) -> Iterator[Row]:
+    one, other, copy, tiny = (folder / f"{name}.safetensors" for name in ("one", "other", "copy", "tiny"))
+    first = model(0.0)
+    save_file(first, one)
+    save_file(first, copy)
+    second = model(1e-3)
+    save_file(second, other)
+    save_file({"x": torch.zeros(1)}, tiny)
+    sums = best(partial(sum_both, first, second), rounds=5)[0]
+    torch.save(first, folder / "one.pt")
+    torch.save(second, folder / "other.pt")
+    del first, second
+    nndiff = (sys.executable, "-m", "nndiff", "diff", "--quiet")
+    startup = best(run(*nndiff, tiny, tiny), rounds=5)[0]
+    yield Row("startup of nndiff diff", startup, "python -c pass", best(run(sys.executable, "-c", "pass"), rounds=5)[0])
+    warm = best(run(*nndiff, one, other), rounds=5)[0]
+    yield Row("2 GB pair, different, warm", warm, "3x the sums + startup", 3 * sums + startup, "<= 1x")
+    yield Row(
+        "2 GB pair, different, warm",
+        warm,
+        "safetensors + loop",
+        best(run(sys.executable, "-c", LOOP, one, other), rounds=1)[0],
+        ">= 1x",
+    )
+    yield Row(
+        "2 GB pair, different, warm",
+        warm,
+        "torch.load + loop",
+        best(run(sys.executable, "-c", LOOP, folder / "one.pt", folder / "other.pt"), rounds=1)[0],
+        ">= 1x",
+    )
+    same, compared = best(run(*nndiff, one, copy), run("cmp", one, copy), rounds=5)
+    yield Row("2 GB pair, identical, warm", same, "cmp", compared, "<= 2x")
+    for name, mate in (("different", other), ("identical", copy)):
+        ours = min(best(cold(run(*nndiff, one, mate), one, mate), rounds=1)[0] for _ in range(2))
+        theirs = min(best(cold(run("cat", one, mate), one, mate), rounds=1)[0] for _ in range(2))
+        yield Row(f"2 GB pair, {name}, cold", ours, "cat of both files", theirs)

@@ -257,3 +257,10 @@ def test_parameters_are_counted():
 def test_pairs_come_in_natural_order():
     arrays = {f"layers.{number}.w": np.ones(1) for number in (10, 9, 2, 1)}
     assert [pair.name for pair in nndiff.compare(arrays, arrays).pairs] == [f"layers.{n}.w" for n in (1, 2, 9, 10)]
+
+
+def test_numbers_whose_difference_overflows_are_judged_all_the_same():
+    result = nndiff.compare({"a": np.array([1e308, 1.0])}, {"a": np.array([-1e308, 1.0])})
+    metrics = only(result).metrics
+    assert (only(result).verdict, metrics.mismatched, metrics.max_abs) == ("different", 1, math.inf)
+    assert math.isnan(metrics.cosine)  # sums beyond float64 say nothing

@@ -338,10 +338,12 @@ Limits limits_of(const State *s)
     const double less = 1 - 1e-12; /* the rounding of the maxima themselves */
     double mean = s->finite ? s->ra / (double)s->finite : 0, low = curve(s, 0), best = -1;
     Limits out = {low * less, 0, low * less, s->rel * less, 0, s->needed * less};
-    for (double bend = mean / 32; bend <= 4 * mean && bend > 0; bend *= 4) {
-        double high = curve(s, bend), slope = (high - low) / bend, gain = 0;
-        for (double at = mean / 8; at <= 2 * mean; at *= 4)
-            gain += fmin(low + slope * at, high);
+    for (int step = -5; step <= 1; step += 2) { /* counted, not compared: a mean may be beyond float64 */
+        double bend = ldexp(mean, step), high = curve(s, bend), slope = (high - low) / bend, gain = 0;
+        if (!(bend > 0 && bend <= DBL_MAX))
+            continue;
+        for (int place = -3; place <= 1; place += 2)
+            gain += fmin(low + slope * ldexp(mean, place), high);
         if (gain > best && slope >= 0 && slope <= DBL_MAX) {
             best = gain;
             out.slope = slope * less;

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import random
 import tarfile
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -79,13 +79,9 @@ def _pax() -> bytes:
 
 
 def _distributed() -> bytes:
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"nndiff-fuzz-{os.getpid()}"
-    import shutil
-
-    make.distributed(folder, (4,), (4,), {})
-    data = (folder / ".metadata").read_bytes()
-    shutil.rmtree(folder)
-    return data
+    with tempfile.TemporaryDirectory() as folder:
+        make.distributed(Path(folder) / "d", (4,), (4,), {})
+        return (Path(folder) / "d" / ".metadata").read_bytes()
 
 
 @cache

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nndiff.align import Alignment, Match, Rename, align
-from nndiff.align.sites import align_sites
 from nndiff.errors import UsageError
-from nndiff.explain import explain
 from nndiff.judge import judge
 from nndiff.names import matches_any, natural_key, parse_groups, selected
 from nndiff.recorded import gradient_scale, is_gradient, is_inner
@@ -101,10 +99,18 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
         source = open_source(candidate, "candidate" if len(candidates) == 1 else f"candidate {number}")
         label = _free_label(source.label, [each.label for each in plans])
         both_recorded = opened.kind == source.kind == "recording"
-        pair_up = align_sites if both_recorded else align
-        full = pair_up(opened.tensors, source.tensors, rules.renames, rules.mapping)
+        full = _pairing(both_recorded)(opened.tensors, source.tensors, rules.renames, rules.mapping)
         plans.append(Plan(label, opened, source, *_filtered(full, rules)))
     return plans
+
+
+def _pairing(recorded: bool) -> Callable[..., Alignment]:
+    """Return the way names are paired; what only recordings need is imported only for them."""
+    if not recorded:
+        return align
+    from nndiff.align.sites import align_sites
+
+    return align_sites
 
 
 def _free_label(label: str, taken: Iterable[str]) -> str:
@@ -170,6 +176,8 @@ def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Pro
     )
     if not recorded:
         return comparison
+    from nndiff.explain import explain
+
     sources = {each.label: (each.reference, each.candidate) for each in plans}
     return explain(comparison, sources, [(row.reference, row.candidate) for row in rows])
 

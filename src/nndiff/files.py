@@ -124,7 +124,9 @@ class Window:
     def __init__(self, file: RegularFile, start: int = 0, size: int | None = None) -> None:
         size = file.size - start if size is None else size
         if start < 0 or size < 0 or start + size > file.size:
-            raise SourceError(file.path, f"claims bytes {start} to {start + size} of a file of {file.size} bytes")
+            raise SourceError(
+                file.path, f"is truncated or damaged: it claims bytes {start} to {start + size} of {file.size}"
+            )
         self.file = file
         self.start = start
         self.size = size
@@ -137,7 +139,9 @@ class Window:
     def sub(self, start: int, size: int) -> Window:
         """Return a window inside this one."""
         if start < 0 or size < 0 or start + size > self.size:
-            raise SourceError(self.path, f"claims bytes {start} to {start + size} of a part of {self.size} bytes")
+            raise SourceError(
+                self.path, f"is truncated or damaged: it claims bytes {start} to {start + size} of {self.size}"
+            )
         return Window(self.file, self.start + start, size)
 
     def read(self, start: int, size: int) -> bytes:

@@ -29,6 +29,19 @@ def hints(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dic
     return found
 
 
+def ties(left: Mapping[str, TensorRef], everything: Mapping[str, TensorRef], paired: set[str]) -> dict[str, str]:
+    """Return a hint for every leftover that is a paired tensor under a second name: tied weights."""
+    owners = {_memory(everything[name]): name for name in paired if everything[name].storage_id is not None}
+    found = {name: owners.get(_memory(tensor)) for name, tensor in left.items() if tensor.storage_id is not None}
+    return {
+        name: f"tied: it shares its storage with {owner!r}, which is paired" for name, owner in found.items() if owner
+    }
+
+
+def _memory(tensor: TensorRef) -> tuple[object, tuple[int, ...]]:
+    return tensor.storage_id, tensor.shape
+
+
 def _close(name: str, tensor: TensorRef, other: TensorRef) -> str:
     shape = "" if tensor.shape == other.shape else f" (of shape {list(other.shape)})"
     return f"did you mean {name!r}?{shape}"

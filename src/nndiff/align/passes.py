@@ -39,8 +39,10 @@ def pair_by_name(work: Work, renames: Sequence[Rename], mapping: Mapping[str, st
         {name: strip_wrappers(name) for name in work.candidate},
         "prefix",
     )
-    _pair_by_common_prefix(work)
-    return tuple(f"--rename {rule.pattern.pattern!r} changed no name of the candidate" for rule in idle)
+    notes = [*_pair_by_common_prefix(work)]
+    _pair_the_only_ones(work)
+    notes += [f"--rename {rule.pattern.pattern!r} changed no name of the candidate" for rule in idle]
+    return tuple(notes)
 
 
 def _rewritten(name: str, renames: Iterable[Rename]) -> str:
@@ -49,30 +51,48 @@ def _rewritten(name: str, renames: Iterable[Rename]) -> str:
     return name
 
 
-def _pair_by_common_prefix(work: Work) -> None:
+def _pair_by_common_prefix(work: Work) -> list[str]:
     """Pair what is left if one side's names are the other's behind one and the same prefix.
 
-    A guess by nature, so it asks for much: the prefix must pair every free name of the smaller
-    side, at least two, each with the same shape.
+    A guess by nature, so it asks for much: the prefix must pair at least two names, at least half of
+    the side that lacks it, each with the same shape, and no other prefix may do as well.
     """
-    small, large = sorted((work.reference, work.candidate), key=len)
-    if len(small) < 2:
-        return
-    flipped = small is work.candidate
-    for prefix in _prefixes(small, large):
-        partners = {name: prefix + name for name in small}
-        if all(longer in large for longer in partners.values()) and _fits(work, partners, flipped):
-            for name, longer in partners.items():
-                ref_name, cand_name = (longer, name) if flipped else (name, longer)
-                work.pair(ref_name, cand_name, f"prefix {prefix}")
-            return
+    found = [
+        (pairs, prefix)
+        for flipped in (False, True)
+        for prefix, pairs in _by_prefix(work, flipped).items()
+        if len(pairs) >= 2 and 2 * len(pairs) >= len(work.candidate if flipped else work.reference)
+    ]
+    if not found:
+        return []
+    found.sort(key=lambda each: len(each[0]), reverse=True)
+    (pairs, prefix), *others = found
+    if others and len(others[0][0]) == len(pairs):
+        return [f"the prefixes {prefix!r} and {others[0][1]!r} pair equally many names: neither was taken"]
+    for ref_name, cand_name in pairs:
+        work.pair(ref_name, cand_name, f"prefix {prefix}")
+    return []
 
 
-def _prefixes(small: Mapping[str, None], large: Mapping[str, None]) -> list[str]:
-    first = next(iter(small))
-    return [name[: -len(first)] for name in large if name.endswith("." + first)]
+def _by_prefix(work: Work, flipped: bool) -> dict[str, list[tuple[str, str]]]:
+    """Return the pairs each prefix would make; `flipped`: the reference's names are the longer ones."""
+    short, long = (work.candidate, work.reference) if flipped else (work.reference, work.candidate)
+    found: dict[str, list[tuple[str, str]]] = {}
+    for longer in long:
+        start = longer.find(".") + 1
+        while start:
+            name = longer[start:]
+            if name in short:
+                pair = (longer, name) if flipped else (name, longer)
+                if work.same_shape(*pair):
+                    found.setdefault(longer[:start], []).append(pair)
+            start = longer.find(".", start) + 1
+    return found
 
 
-def _fits(work: Work, partners: Mapping[str, str], flipped: bool) -> bool:
-    pairs = ((longer, name) if flipped else (name, longer) for name, longer in partners.items())
-    return all(work.same_shape(ref_name, cand_name) for ref_name, cand_name in pairs)
+def _pair_the_only_ones(work: Work) -> None:
+    """Pair the one tensor of each side: a file of a single array gives it no name worth the word."""
+    if len(work.all_reference) == len(work.all_candidate) == 1 and work.reference and work.candidate:
+        (ref_name,), (cand_name,) = work.reference, work.candidate
+        if work.same_shape(ref_name, cand_name):
+            work.pair(ref_name, cand_name, "the only one")

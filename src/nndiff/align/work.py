@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from nndiff.align.hints import hints
+from nndiff.align.hints import hints, ties
 from nndiff.align.plan import Alignment, Match, Tensors
 
 
@@ -43,10 +43,12 @@ class Work:
         """Return the plan, in the reference's order."""
         left_ref = {name: self.all_reference[name] for name in self.reference}
         left_cand = {name: self.all_candidate[name] for name in self.candidate}
+        paired = {match.reference for match in self.matches.values()}
+        answered = {match.candidate for match in self.matches.values()}
         return Alignment(
             tuple(self.matches[name] for name in self.all_reference if name in self.matches),
-            hints(left_ref, left_cand),
-            hints(left_cand, left_ref),
+            {**hints(left_ref, left_cand), **ties(left_ref, self.all_reference, paired)},
+            {**hints(left_cand, left_ref), **ties(left_cand, self.all_candidate, answered)},
             notes,
         )
 

@@ -106,11 +106,17 @@ def _open_by_name(path: str, window: Window, head: bytes, part: str) -> Source:
     for magic, what in _KNOWN_STRANGERS.items():
         if head.startswith(magic):
             raise SourceError(path, what)
-    if path.endswith((".pkl", ".pickle", ".pt", ".pth", ".ckpt")) and window.size:
+    if path.endswith((".pkl", ".pickle", ".pt", ".pth", ".ckpt")) and window.size and not _is_text(head):
         from nndiff.sources.torch_file import open_pickle
 
         return open_pickle(path, part)
     raise SourceError(path, "empty" if window.size == 0 else "not a file of tensors that nndiff knows")
+
+
+def _is_text(head: bytes) -> bool:
+    """Tell whether a file begins as prose does; pickles of the oldest protocol are text too, but no words."""
+    words = head.split(None, 3)
+    return len(words) > 3 and all(word.isascii() and word.strip(b".,:;!?()'\"").isalpha() for word in words[:3])
 
 
 def _open_zip(path: str, window: Window, part: str) -> Source:

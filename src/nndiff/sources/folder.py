@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from nndiff.errors import SourceError, UnsafeFileError
@@ -37,15 +38,28 @@ def open_folder(path: str, open_file: OpenFile) -> Source:
     names = _names(path)
     for index in (*_INDEXES, *(name for name in names if name.endswith(".index.json"))):
         if index in names:
-            return open_index(os.path.join(path, index), open_file)
+            sharded = open_index(os.path.join(path, index), open_file)
+            used = {index, *read_index(os.path.join(path, index)).values()}
+            return replace(sharded, label=path, others={**sharded.others, **_unread(path, names, used)})
     for single in _SINGLES:
         if single in names:
             found = open_file(os.path.join(path, single))
             meta = {**found.meta, **_config(path, names)}
-            return Source(
-                path, f"folder of {found.kind}", found.tensors, found.part, found.others, found.foreign, meta=meta
-            )
-    return _many(path, [name for name in names if name.endswith(_SUFFIXES)], open_file)
+            others = {**found.others, **_unread(path, names, {single})}
+            return replace(found, label=path, kind=f"folder of {found.kind}", others=others, meta=meta)
+    readable = [name for name in names if name.endswith(_SUFFIXES)]
+    merged = _many(path, readable, open_file)
+    return replace(merged, others={**merged.others, **_unread(path, names, set(readable))})
+
+
+def _unread(path: str, names: list[str], used: set[str]) -> dict[str, str]:
+    """Name what else in a folder may hold tensors and was passed over."""
+    found = {name: "another file of tensors" for name in names if name.endswith(_SUFFIXES) and name not in used}
+    folders = [name for name in names if name not in used and not name.startswith(".")]
+    return {
+        **found,
+        **{f"{name}/": "a folder, not looked into" for name in folders if os.path.isdir(os.path.join(path, name))},
+    }
 
 
 def _names(path: str) -> list[str]:

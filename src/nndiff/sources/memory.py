@@ -22,6 +22,8 @@ _DEEPEST = 100
 def open_memory(value: Any, label: str = "") -> Source:
     """Open a module, a mapping, a sequence or a single array."""
     label = label or f"<{type(value).__name__}>"
+    if value is None:
+        raise SourceError(label, "None is no source: give a path, a mapping of arrays or tensors, or a module")
     if _is_module(value):
         return Source(label, "module", by_name(label, _named(label, value.state_dict(), "", 0)))
     if not _is_container(value):
@@ -119,7 +121,8 @@ def _named(label: str, value: Any, prefix: str, depth: int) -> Iterator[TensorRe
             continue
         found = list(_read(label, name, each))
         if not found:
-            raise SourceError(label, f"{shown(name)} is a {type(each).__name__}, not a tensor, an array or a number")
+            kind = f"an array of {each.dtype}" if isinstance(each, np.ndarray) else f"a {type(each).__name__}"
+            raise SourceError(label, f"{shown(name)} is {kind}; tensors, arrays of numbers and numbers are compared")
         yield from found
 
 

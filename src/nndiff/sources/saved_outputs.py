@@ -95,4 +95,5 @@ def _metadata(path: str, open_file: OpenFile) -> dict[str, Any]:
     if not os.path.isfile(file):
         return {}
     opened = open_file(file)
-    return {key: value for key, value in opened.others.items() if len(value) < 200}
+    numbers = {name: each.numpy().item() for name, each in opened.tensors.items() if each.count == 1}
+    return {**numbers, **{key: value for key, value in opened.others.items() if len(value) < 200}}

@@ -48,7 +48,7 @@ class Source:
 
     def _beside(self) -> str:
         """Name what holds tensors, count the rest."""
-        holding = [f"{key} ({what})" for key, what in self.others.items() if "tensor" in what]
+        holding = [f"{key} ({what})" for key, what in self.others.items() if "tensor" in what or "folder" in what]
         rest = len(self.others) - len(holding)
         plain = [f"{rest} {'entry' if rest == 1 else 'entries'} without tensors"] if rest else []
         return ", ".join([*holding[:5], *([f"{len(holding) - 5} more"] if len(holding) > 5 else []), *plain])

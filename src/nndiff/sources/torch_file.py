@@ -17,7 +17,7 @@ from nndiff.sources.arrays import NUMPY_HANDLERS, Array, array_ref, set_state
 from nndiff.sources.pickle_vm import Budget, Handler, LongText, Object, PickleMachine, Span, add_pairs
 from nndiff.sources.source import Source, by_name, shown
 from nndiff.sources.torch_objects import TORCH_HANDLERS, Scale, Storage, Tensor, storage_dtype, tensor_ref
-from nndiff.sources.tree import Nodes, Tree, shortened
+from nndiff.sources.tree import Nodes, Part, Tree, is_training, shortened
 from nndiff.tensors import FileData, LateData, MemoryData, TensorRef
 
 # the first pickle of a legacy file is this number
@@ -276,8 +276,8 @@ def is_leaf(node: Any) -> bool:
 
 
 def is_number(node: Any) -> bool:
-    """Tell whether a node is a number, Python's or NumPy's."""
-    return isinstance(node, (bool, int, float, complex)) or (isinstance(node, Array) and node.scalar)
+    """Tell whether a node is a number, Python's or NumPy's, or plain bytes (an `_extra_state`)."""
+    return isinstance(node, (bool, int, float, complex, Span, bytes)) or (isinstance(node, Array) and node.scalar)
 
 
 def attributes(node: Any) -> Iterator[tuple[Any, Any]]:
@@ -293,7 +293,11 @@ def as_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
     others = dict(chosen.others)
     tensors: list[TensorRef] = []
     held: dict[object, int] = {}
-    for name, leaf in tree.leaves(chosen, with_numbers=bool(part)):
+    others.update(tree.aside(chosen))
+    others.update(_plain(tree, chosen))
+    for name, leaf in tree.leaves(chosen, "all" if part else "in dicts"):
+        if name in others:
+            continue
         ref = _ref(path, name, leaf)
         if ref is None:
             others[name] = "an array of objects or text"
@@ -305,9 +309,22 @@ def as_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
     return Source(where, kind, by_name(path, tensors), chosen.key, shortened(others), tuple(loaded.foreign))
 
 
+def _plain(tree: Tree, chosen: Part) -> Iterator[tuple[str, str]]:
+    """Yield what stands beside the tensors and is not compared: texts, nothing, the counters of training."""
+    for key, value in chosen.node.items() if isinstance(chosen.node, dict) else ():
+        number = is_number(value) and not isinstance(value, (Span, bytes))
+        if isinstance(key, str) and (value is None or isinstance(value, str) or (number and is_training(key))):
+            yield key, tree.describe(value)
+
+
 def _ref(path: str, name: str, leaf: Any) -> TensorRef | None:
     if isinstance(leaf, Tensor):
         return tensor_ref(path, name, leaf)
+    if isinstance(leaf, Span):
+        byte = DTYPES["uint8"]
+        return TensorRef(name, (leaf.window.size,), byte, FileData(leaf.window, byte.storage))
+    if isinstance(leaf, bytes):
+        return TensorRef(name, (len(leaf),), DTYPES["uint8"], MemoryData(np.frombuffer(leaf, np.uint8)))
     if isinstance(leaf, Array):
         return array_ref(path, name, leaf)
     return _number(name, leaf.value if isinstance(leaf, Scale) else leaf)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.sources.pickle_vm import KEY, Global, LongText, Object, Span
@@ -53,6 +53,9 @@ _TRAINING_KEYS = frozenset(
     )
 )
 _TRAINING_WORDS = ("optim", "sched", "rng", "grad_scaler")
+
+# Which plain numbers count as tensors: of a part asked for all, of a model those that stand beside its tensors.
+Numbers = Literal["none", "in dicts", "all"]
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ class Tree:
             return None
         holding = [key for key, value in node.items() if self.holds(value)]
         models = [key for key in holding if isinstance(key, str) and key in MODEL_KEYS and not self._is_leaf(node[key])]
-        unknown = [key for key in holding if key not in models and not _is_training(key)]
-        training = [key for key in node if _is_training(key)]
+        unknown = [key for key in holding if key not in models and not is_training(key)]
+        training = [key for key in node if is_training(key)]
         if len(models) == 1 and (not unknown or training or models[0] in _CERTAIN_KEYS):
             beside = {key: node[key] for key in unknown}
             others = [key for key in node if key != models[0] and key not in beside]
@@ -137,19 +140,41 @@ class Tree:
             node, rest = children[key], rest[len(key) + 1 :]
         return node
 
-    def leaves(self, part: Part, with_numbers: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield every tensor below a part with its dotted name, and plain numbers too if asked."""
+    def leaves(self, part: Part, numbers: Numbers) -> Iterator[tuple[str, Any]]:
+        """Yield every tensor below a part with its dotted name, and plain numbers where they are asked for."""
         if self._is_leaf(part.node) or self._nodes.is_number(part.node):
             name = part.key.rsplit(".", 1)[-1] or "tensor"
-            yield from self._walk({name: part.node}, frozenset(), with_numbers)
+            yield from self._walk({name: part.node}, frozenset(), "all")
             return
-        if with_numbers or self.holds(part.node):
-            yield from self._walk(part.node, part.left_out, with_numbers)
-        yield from self._walk(part.beside, frozenset(), with_numbers)
+        if self.holds(part.node) or numbers == "all" or isinstance(part.node, dict):
+            yield from self._walk(part.node, part.left_out, numbers if isinstance(part.node, dict) else _below(numbers))
+        yield from self._walk(part.beside, frozenset(), numbers)
 
-    def _walk(self, top: Any, left_out: frozenset[str], with_numbers: bool) -> Iterator[tuple[str, Any]]:
+    def aside(self, part: Part) -> Iterator[tuple[str, str]]:
+        """Yield the tensors of pickled modules that are no part of their state: no state_dict would have them."""
+        stack: list[tuple[str, Any]] = [("", part.node)]
+        seen = set()
+        while stack:
+            prefix, node = stack.pop()
+            if id(node) in seen or not _is_container(node):
+                continue
+            seen.add(id(node))
+            self._step()
+            yield from ((_join(prefix, _text(key)), "a tensor, but not of the state") for key in self._attributes(node))
+            stack.extend((_join(prefix, _text(key)), child) for key, child in _children(node) if _is_container(child))
+
+    def _attributes(self, node: Any) -> Iterator[Any]:
+        for state in node.state if isinstance(node, Object) else ():
+            if not (isinstance(state, dict) and isinstance(state.get("_parameters"), dict)):
+                continue
+            yield from (key for key, value in state.items() if self._is_leaf(value))
+            buffers = state.get("_buffers")
+            if isinstance(buffers, dict):
+                yield from (key for key in sorted(_passing(state)) if self._is_leaf(buffers.get(key)))
+
+    def _walk(self, top: Any, left_out: frozenset[str], numbers: Numbers) -> Iterator[tuple[str, Any]]:
         found = length = 0
-        stack = [_Level("", _children(top), id(top), with_numbers)]
+        stack = [_Level("", _children(top), id(top), numbers)]
         on_path = {id(top)}
         while stack:
             level = stack[-1]
@@ -159,11 +184,11 @@ class Tree:
                 stack.pop()
                 on_path.discard(level.identity)
                 continue
-            if (len(stack) == 1 and key in left_out) or (type(value) in _ATOMS and not level.with_numbers):
+            if (len(stack) == 1 and key in left_out) or (type(value) in _ATOMS and level.numbers == "none"):
                 continue
             leaf = self._is_leaf(value)
-            inside = self._inside(value, level.with_numbers) if id(value) not in on_path else None
-            if not leaf and inside is None and not (level.with_numbers and self._nodes.is_number(value)):
+            inside = self._inside(value, level.numbers) if id(value) not in on_path else None
+            if not leaf and inside is None and not (level.numbers != "none" and self._nodes.is_number(value)):
                 continue
             name = _join(level.prefix, _text(key))
             length += len(name)
@@ -176,15 +201,16 @@ class Tree:
                 if len(stack) >= _DEEPEST:
                     raise UnsafeFileError(self.path, f"is nested deeper than {_DEEPEST} levels; not read")
                 on_path.add(id(value))
-                stack.append(_Level(name, inside, id(value), level.with_numbers and not leaf))
+                numbers = "none" if leaf else level.numbers if isinstance(value, dict) else _below(level.numbers)
+                stack.append(_Level(name, inside, id(value), numbers))
 
-    def _inside(self, node: Any, with_numbers: bool) -> Iterator[tuple[Any, Any]] | None:
+    def _inside(self, node: Any, numbers: Numbers) -> Iterator[tuple[Any, Any]] | None:
         """Return the children worth looking at, or None."""
         if self._is_leaf(node):
             return self._nodes.attributes(node)
-        if id(node) in self._holding or (with_numbers and _is_container(node)):
+        if id(node) in self._holding or (numbers == "all" and _is_container(node)):
             return _children(node)
-        return None
+        return _children(node) if numbers == "in dicts" and isinstance(node, dict) else None
 
     def _step(self) -> None:
         self._steps -= 1
@@ -213,7 +239,7 @@ class Tree:
 
     def _count(self, node: Any) -> int:
         try:
-            return sum(1 for _ in islice(self._walk(node, frozenset(), False), _DESCRIBED))
+            return sum(1 for _ in islice(self._walk(node, frozenset(), "none"), _DESCRIBED))
         except UnsafeFileError:
             return _DESCRIBED
 
@@ -223,7 +249,12 @@ class _Level:
     prefix: str
     children: Iterator[tuple[Any, Any]]
     identity: int
-    with_numbers: bool
+    numbers: Numbers
+
+
+def _below(numbers: Numbers) -> Numbers:
+    """Return which numbers count inside a list or an object: there they are settings, not state."""
+    return "all" if numbers == "all" else "none"
 
 
 _ATOMS = frozenset((int, float, complex, str, bool, type(None), Global, Span))  # most of a pickle
@@ -265,9 +296,14 @@ def _object_children(node: Object) -> Iterator[tuple[Any, Any]]:
         yield "args", node.args
 
 
-def _module_children(state: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+def _passing(state: dict[Any, Any]) -> set[str]:
+    """Return the buffers of a pickled module that are not persistent."""
     passing = state.get("_non_persistent_buffers_set")
-    left_out = {each for each in passing if isinstance(each, str)} if isinstance(passing, list) else set()
+    return {each for each in passing if isinstance(each, str)} if isinstance(passing, list) else set()
+
+
+def _module_children(state: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    left_out = _passing(state)
     for kind in ("_parameters", "_buffers", "_modules"):
         part = state.get(kind)
         if isinstance(part, dict):
@@ -306,7 +342,8 @@ def _holding(root: Any, nodes: Nodes) -> set[int]:
     return holding
 
 
-def _is_training(key: Any) -> bool:
+def is_training(key: Any) -> bool:
+    """Tell whether a key is one of those that training scripts keep beside the model."""
     if not isinstance(key, str) or len(key) > 100:
         return False
     return key.lower() in _TRAINING_KEYS or any(word in key.lower() for word in _TRAINING_WORDS)

@@ -128,7 +128,7 @@ class _State:
         self.nonfinite_ref += int(np.count_nonzero(~block.ref_finite))
         self.nonfinite_cand += int(np.count_nonzero(~block.cand_finite))
         pair_finite = block.ref_finite & block.cand_finite
-        same = block.equal | (block.ref_nan & block.cand_nan)
+        same = block.equal | block.both_nan
         self.unequal += int(np.count_nonzero(~same))
         bad = int(np.count_nonzero(~same & ~pair_finite))
         self.nonfinite_unequal += bad
@@ -178,7 +178,9 @@ class _Block:
         ref_raw, cand_raw = ref_type.decode(ref), cand_type.decode(cand)
         self.ref, self.cand = ref_raw.astype(wide), cand_raw.astype(wide)
         self.ref_finite, self.cand_finite = np.isfinite(self.ref), np.isfinite(self.cand)
-        self.ref_nan, self.cand_nan = np.isnan(self.ref), np.isnan(self.cand)
+        self.both_nan = np.isnan(self.ref) & np.isnan(self.cand)
+        if self.is_complex:  # NaN in one part leaves the other to be compared
+            self.both_nan &= _same(self.ref.real, self.cand.real) & _same(self.ref.imag, self.cand.imag)
         if ref_type.exact and cand_type.exact:
             self.equal, self.diff_signed = _whole_difference(ref_raw, cand_raw)
             self.diff_size = np.abs(self.diff_signed)
@@ -194,6 +196,11 @@ class _Block:
     def parts(self, where: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Return both sides as real numbers, a complex one as two."""
         return self.ref[where].view(np.float64), self.cand[where].view(np.float64)
+
+
+def _same(one: Floats, other: Floats) -> NDArray[np.bool_]:
+    equal: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
+    return equal
 
 
 def _whole_difference(ref: NDArray[Any], cand: NDArray[Any]) -> tuple[NDArray[np.bool_], Floats]:

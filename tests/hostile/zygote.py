@@ -40,6 +40,9 @@ def child(request: dict[str, object]) -> None:
 
 def serve() -> None:
     build_parser()
+    for name in WARM:
+        with suppress(ImportError):
+            import_module(name)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -48,7 +48,8 @@ def sum_both(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> No
 
 def run(*command: str | Path) -> Callable[[], object]:
     def once() -> None:
-        done = subprocess.run([str(part) for part in command], capture_output=True, check=False)
+        parts = [str(part) for part in command]
+        done = subprocess.run(parts, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
         if done.returncode > 1:
             raise RuntimeError(done.stderr.decode())
 

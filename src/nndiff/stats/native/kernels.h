@@ -27,48 +27,61 @@ BEGIN_TARGET(TARGET)
 #include "narrow.h"
 
 /* Count the floats at or above each edge by their upper 16 bits; many at a time, in any order. */
-static void bracket(const float *p, size_t n, Brackets *b)
+static ALWAYS_INLINE void count_above(const float *p, size_t n, Brackets *b, int edges)
 {
+    size_t i = 0;
 #if LEVEL
     __m256i edge[RANKS], count[RANKS];
-    for (int k = 0; k < RANKS; k++) {
+    for (int k = 0; k < edges; k++) {
         edge[k] = _mm256_set1_epi16((int16_t)(b->edge[k] - 1));
         count[k] = _mm256_loadu_si256((const __m256i *)b->count[k]);
     }
-    size_t i = 0;
     for (; i + 16 <= n; i += 16) {
         __m256i even = _mm256_loadu_si256((const __m256i *)(p + i));
         __m256i odd = _mm256_loadu_si256((const __m256i *)(p + i + 8));
         __m256i key = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA);
-        for (int k = 0; k < RANKS; k++)
+        for (int k = 0; k < edges; k++)
             count[k] = _mm256_sub_epi16(count[k], _mm256_cmpgt_epi16(key, edge[k]));
     }
-    for (int k = 0; k < RANKS; k++)
+    for (int k = 0; k < edges; k++)
         _mm256_storeu_si256((__m256i *)b->count[k], count[k]);
 #else
     typedef int16_t keys __attribute__((vector_size(16)));
     const kf upper = {(int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000};
     keys edge[RANKS], count[RANKS];
-    for (int k = 0; k < RANKS; k++) {
+    for (int k = 0; k < edges; k++) {
         edge[k] = (keys){0} + b->edge[k];
         memcpy(&count[k], b->count[k], sizeof count[k]);
     }
-    size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         kf even = (kf)f_load(p + i), odd = (kf)f_load(p + i + 4); /* not negative: the shift brings in zeros */
         keys key = (keys)((even >> 16) | (odd & upper));
-        for (int k = 0; k < RANKS; k++)
+        for (int k = 0; k < edges; k++)
             count[k] -= key >= edge[k];
     }
-    for (int k = 0; k < RANKS; k++)
+    for (int k = 0; k < edges; k++)
         memcpy(b->count[k], &count[k], sizeof count[k]);
 #endif
     for (; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, p + i, sizeof bits);
-        for (int k = 0; k < RANKS; k++)
+        for (int k = 0; k < edges; k++)
             b->count[k][0] = (uint16_t)(b->count[k][0] + ((int16_t)(bits >> 16) >= b->edge[k]));
     }
+}
+
+static void bracket(const float *p, size_t n, Brackets *b)
+{
+    if (b->edges == 0)
+        return;
+    if (b->edges <= 2)
+        count_above(p, n, b, 2);
+    else if (b->edges <= 4)
+        count_above(p, n, b, 4);
+    else if (b->edges <= 6)
+        count_above(p, n, b, 6);
+    else
+        count_above(p, n, b, 8);
 }
 
 static void distance_f32(const float *r, const float *c, size_t n, float *dist32, double *dist64)

@@ -188,6 +188,43 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, fl
     narrow_finish(job, type, &s, out);
 }
 
+/* The range of bfloat16 by its bits: the largest as signed numbers is the largest float, if one is positive;
+   the largest as unsigned numbers is the least float, if one is negative. */
+typedef struct {
+    vh most, least;
+} HalfRange;
+
+static ALWAYS_INLINE void half_range(HalfRange *h, const uint16_t *p)
+{
+    vh raw = h_load(p);
+    h->most = h_signed_max(raw, h->most);
+    h->least = h_unsigned_max(raw, h->least);
+}
+
+/* Take the range over into floats; where all have one sign, look at the elements again. */
+static void take_half_range(const HalfRange *h, const uint16_t *p, size_t n, vf *low, vf *high)
+{
+    uint16_t lane[4 * W], least = 0;
+    int16_t most = 0;
+    h_store(lane, h->most);
+    for (size_t i = 0; i < 4 * W; i++)
+        most = (int16_t)lane[i] > most ? (int16_t)lane[i] : most;
+    h_store(lane, h->least);
+    for (size_t i = 0; i < 4 * W; i++)
+        least = lane[i] > least ? lane[i] : least;
+    if (most > 0 && least > 0x8000) {
+        *low = f_min(*low, f_set(bf16_to_float(least)));
+        *high = f_max(*high, f_set(bf16_to_float((uint16_t)most)));
+        return;
+    }
+    for (size_t i = 0; i + 4 * W <= n; i += 4 * W) {
+        vf x[2];
+        f_from_bf16(p + i, &x[0], &x[1]);
+        *low = f_min(x[0], f_min(x[1], *low));
+        *high = f_max(x[0], f_max(x[1], *high));
+    }
+}
+
 /* bfloat16 widens by a shift and a mask: elements at even and at odd places, no shuffling. */
 static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist32, double *dist64)
 {
@@ -197,18 +234,21 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist3
     uint16_t hit[BLOCK / (4 * W) + 1];
     size_t hits = 0, i = 0;
     vf r[2], c[2];
+    HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
     for (; i + 4 * W <= job->n; i += 4 * W) {
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
         AHEAD(left + i);
         AHEAD(right + i);
         hit[hits] = (uint16_t)i;
-        narrow_range(&s, r[0], c[0]);
-        narrow_range(&s, r[1], c[1]);
+        half_range(&r_range, left + i);
+        half_range(&c_range, right + i);
         int even = narrow_step(&s, &l, r[0], c[0], dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
         int odd = narrow_step(&s, &l, r[1], c[1], dist32 ? dist32 + i + 2 * W : NULL, dist64 ? dist64 + i + 2 * W : NULL);
         hits += (size_t)(even | odd);
     }
+    take_half_range(&r_range, left, i, &s.rmin, &s.rmax);
+    take_half_range(&c_range, right, i, &s.cmin, &s.cmax);
     for (size_t k = 0; k < hits; k++) {
         f_from_bf16(left + hit[k], &r[0], &r[1]);
         f_from_bf16(right + hit[k], &c[0], &c[1]);

@@ -86,9 +86,10 @@ typedef struct {
     double *dist64;
 } Wide;
 
-/* Edges between which the wanted percentiles lie, as the upper 16 bits of a float. */
+/* Edges near the wanted percentiles, as the upper 16 bits of a float. */
 typedef struct {
-    int16_t edge[RANKS];         /* in pairs: from, to */
+    int edges;
+    int16_t edge[RANKS];
     uint16_t count[RANKS][16]; /* elements at or above each edge, by lane; a chunk fits */
 } Brackets;
 

@@ -101,7 +101,7 @@ void sink_start(Worker *w, Item *item, const Task *task)
 {
     int gathers = item->mode == GATHER && item->stage == SECOND;
     int brackets = item->mode == BRACKET && item->stage == FIRST;
-    w->finds = 0;
+    w->finds = w->seen = w->sampled = 0;
     if (brackets)
         w->brackets = item->brackets;
     if (item->mode != KEEP && !gathers && !brackets)
@@ -125,15 +125,20 @@ static void count_block(Worker *w, size_t n)
     }
 }
 
-static void sample_block(Worker *w, const Item *item, size_t n)
+/* Take some distances in a row, from another place in each block: columns of a matrix may differ. */
+static void sample_block(Worker *w, const Item *item, size_t n, int64_t at)
 {
     size_t take = (item->take * n + BLOCK - 1) / BLOCK;
-    for (size_t i = 0; i < (take < n ? take : n); i++) {
+    take = take < n ? take : n;
+    uint64_t mixed = ((uint64_t)at / BLOCK + 1) * 0x9E3779B97F4A7C15u;
+    const float *p = w->dist32 + (mixed >> 32) % (n - take + 1);
+    for (size_t i = 0; i < take; i++) {
         uint32_t bits;
-        memcpy(&bits, w->dist32 + i, sizeof bits);
-        w->found[w->finds] = w->dist32[i];
+        memcpy(&bits, p + i, sizeof bits);
+        w->found[w->finds] = p[i];
         w->finds += item->between[bits >> COARSE];
     }
+    w->sampled += take;
 }
 
 static void gather_block(Worker *w, const Item *item, size_t n)
@@ -149,13 +154,16 @@ static void gather_block(Worker *w, const Item *item, size_t n)
     w->finds += w->kernels->pick(key, bin, w->dist64, n, w->found + w->finds);
 }
 
-void sink(Worker *w, const Item *item, size_t n)
+void sink(Worker *w, const Item *item, size_t n, int64_t at)
 {
+    if (n == 0)
+        return;
+    w->seen += n;
     if (item->mode == GATHER && item->stage == SECOND) {
         gather_block(w, item, n);
     } else if (item->mode == BRACKET && item->stage == FIRST) {
         w->kernels->bracket(w->dist32, n, &w->brackets);
-        sample_block(w, item, n);
+        sample_block(w, item, n, at);
     } else if (item->mode != KEEP && w->target) {
         count_block(w, n);
     }
@@ -187,13 +195,14 @@ static void give_samples(Worker *w, Item *item)
 
 void sink_end(Worker *w, Item *item)
 {
-    int brackets = item->mode == BRACKET && item->stage == FIRST;
-    if (!brackets && !w->finds)
+    if (item->mode != BRACKET && !w->finds)
         return;
     pthread_mutex_lock(w->lock);
     if (w->finds)
         give_samples(w, item);
-    for (int k = 0; brackets && k < RANKS; k++)
+    item->seen += (int64_t)w->seen;
+    item->sampled += (int64_t)w->sampled;
+    for (int k = 0; item->mode == BRACKET && item->stage == FIRST && k < item->brackets.edges; k++)
         for (int lane = 0; lane < 16; lane++)
             item->at_or_above[k] += w->brackets.count[k][lane];
     pthread_mutex_unlock(w->lock);
@@ -251,6 +260,18 @@ static double doubt(const Item *item, int64_t key)
     return sqrt(fmax(squares / groups - mean * mean, 0) / (groups - 1));
 }
 
+static void add_edge(Item *item, int64_t key)
+{
+    item->brackets.edge[item->brackets.edges++] = (int16_t)key;
+}
+
+/* Where values repeat, keys side by side hold very different numbers of them. */
+static int uneven(const Histogram *h, int64_t key)
+{
+    uint64_t here = h->count[key], before = key > 1 ? h->count[key - 1] : here, after = h->count[key + 1];
+    return here > 2 * before || here > 2 * after || before > 2 * here || after > 2 * here;
+}
+
 static void draw_bracket(Item *item, int q)
 {
     const Histogram *h = &item->total;
@@ -259,10 +280,16 @@ static void draw_bracket(Item *item, int q)
     double off = 6 * doubt(item, key) + 4 * sqrt(share * (1 - share) / n);
     int64_t from = bin_of_rank(h, (int64_t)(fmax(share - off, 0) * n), &inside);
     int64_t to = bin_of_rank(h, (int64_t)(fmin(share + off, 1) * (n - 1)), &inside) + 1;
-    from = from < 1 ? 1 : from; /* zeros are known without a bracket */
-    to = to > FLOAT_KEYS ? FLOAT_KEYS : to <= from ? from + 1 : to;
-    item->brackets.edge[2 * q] = (int16_t)from;
-    item->brackets.edge[2 * q + 1] = (int16_t)to;
+    item->near[q].edge = -1;
+    if (to <= 1 || n == 0) /* zeros are known without a bracket */
+        return;
+    from = from < 1 ? 1 : from;
+    to = to > FLOAT_KEYS ? FLOAT_KEYS : to;
+    key = key < from ? from : key >= to ? to - 1 : key;
+    item->near[q] = (Near){item->brackets.edges, 1 + uneven(h, key), from, to};
+    add_edge(item, key);
+    if (item->near[q].edges == 2)
+        add_edge(item, key + 1);
     memset(item->between + from, 1, (size_t)(to - from));
 }
 
@@ -296,7 +323,7 @@ void item_draw_brackets(Item *item)
         add_histogram(&item->total, &item->group[g]);
     for (int q = 0; q < QUANTILES; q++)
         draw_bracket(item, q);
-    for (int k = 0; k < RANKS; k++)
+    for (int k = 0; k < item->brackets.edges; k++)
         item->at_or_above[k] = count_from(&item->total, item->brackets.edge[k]);
     item->take = share_to_sample(item);
 }
@@ -306,43 +333,66 @@ static int64_t zeros_of(const State *s)
     return s->finite - (s->unequal - s->bad_pairs);
 }
 
-/* Select among the samples of one bracket, [from, to). Where the samples leave more than 0.1 % of doubt
-   about the value at this part of the bracket, there is none. */
-static int select_between(const Item *item, double from, double to, double part, double *value)
+/* A stretch of keys with samples in it, and the place of a rank among them. */
+typedef struct {
+    double from, to;           /* values */
+    double at;                 /* samples before the place; negative: before the end of the stretch */
+    double off;                /* how wrong that may be */
+    int low_known, high_known; /* the value is surely not below, not above the stretch */
+} Stretch;
+
+/* Select a sample. Where the samples leave more than 0.1 % of doubt about the value, there is none. */
+static int select_between(const Item *item, Stretch s, double *value)
 {
-    double *few = malloc((item->samples + 1) * sizeof *few);
+    double *few = malloc((2 * item->samples + 2) * sizeof *few), at_rank[RANKS];
     size_t n = 0;
     for (size_t i = 0; few && i < item->samples; i++) {
         few[n] = item->sample[i];
-        n += few[n] >= from && few[n] < to;
+        n += few[n] >= s.from && few[n] < s.to;
     }
-    double *scratch = few && n ? malloc(n * sizeof *scratch) : NULL;
-    int found = scratch != NULL;
+    double last = (double)n - 1, at = fmin(s.at < 0 ? (double)n + s.at : s.at, last);
+    int found = n && at >= 0 && (s.low_known || at >= s.off) && (s.high_known || at + s.off <= last);
     if (found) {
-        double doubt = 4 * sqrt((double)n * part * (1 - part)) + 1, at = part * (double)n, at_rank[RANKS];
-        double less = fmax(at - doubt, 0), more = fmin(at + doubt, (double)(n - 1));
-        int64_t rank[RANKS] = {(int64_t)less, (int64_t)at, (int64_t)more};
-        select_ranks(few, n, scratch, rank, at_rank);
+        int64_t rank[RANKS] = {(int64_t)fmax(at - s.off, 0), (int64_t)at, (int64_t)fmin(at + s.off, last)};
+        select_ranks(few, n, few + n, rank, at_rank);
+        /* that no sample at all came before (or after) the place is as good as out of the question beyond nine */
+        double low = at < s.off && at < 9 ? s.from : at_rank[0];
+        double high = at + s.off > last && last - at < 9 ? s.to : at_rank[2];
         *value = at_rank[1];
-        double low = at < doubt ? from : at_rank[0], high = at + doubt >= (double)n ? to : at_rank[2];
         found = fmax(high - *value, *value - low) <= 1e-3 * *value;
     }
-    free(scratch);
     free(few);
     return found;
 }
 
-/* The value at a rank inside of a bracket, or 0 where the bracket missed it or cannot tell. */
-static int value_between(const Item *item, int k, int64_t rank, double *value)
+/* The value at a rank, counted from the nearest edge, or 0 where the samples cannot tell. */
+static int value_between(const Item *item, int q, int64_t rank, double *value)
 {
-    const int16_t *edge = &item->brackets.edge[k & ~1];
-    const int64_t *above = &item->at_or_above[k & ~1];
-    int64_t below = item->state.finite - above[0], inside = above[0] - above[1];
-    if (rank < below || rank >= below + inside)
+    const Histogram keys = {.shift = COARSE};
+    const Near *near = &item->near[q];
+    if (near->edge < 0 || item->sampled == 0)
         return 0;
-    Histogram keys = {.shift = COARSE};
-    double part = ((double)(rank - below) + 0.5) / (double)inside;
-    return select_between(item, edge_of(&keys, edge[0]), edge_of(&keys, edge[1]), part, value);
+    const int16_t *edge = &item->brackets.edge[near->edge];
+    double share = (double)item->sampled / (double)item->seen, spread = 4 * sqrt(1 - share);
+    double below[2] = {0}, first = edge_of(&keys, edge[0]), end = edge_of(&keys, near->to);
+    for (int k = 0; k < near->edges; k++)
+        below[k] = (double)(item->state.finite - item->at_or_above[near->edge + k]);
+    double place = (double)rank + 0.5;
+    if (place < below[0]) {
+        double back = (below[0] - place) * share;
+        return select_between(item, (Stretch){edge_of(&keys, near->from), first, -back, spread * sqrt(back) + 1, 0, 1}, value);
+    }
+    if (near->edges == 2 && place >= below[1]) {
+        double on = (place - below[1]) * share;
+        return select_between(item, (Stretch){edge_of(&keys, edge[1]), end, on, spread * sqrt(on) + 1, 1, 0}, value);
+    }
+    double on = (place - below[0]) * share;
+    Stretch ahead = {first, end, on, spread * sqrt(on) + 1, 1, 0};
+    if (near->edges == 2) {
+        ahead.to = edge_of(&keys, edge[1]);
+        ahead.high_known = 1;
+    }
+    return select_between(item, ahead, value);
 }
 
 static double value_counted(const Item *item, int64_t rank)
@@ -390,15 +440,25 @@ static void finish_counted(Item *item, const int64_t rank[RANKS])
     blend(item->state.finite, value, item->state.quantile);
 }
 
+/* Tell whether an edge lies between this rank and the next. */
+static int between_edges(const Item *item, int q, int64_t rank)
+{
+    const Near *near = &item->near[q];
+    for (int k = near->edge; k < near->edge + near->edges; k++)
+        if (rank + 1 == item->state.finite - item->at_or_above[k])
+            return 1;
+    return 0;
+}
+
 static void finish_bracketed(Item *item, const int64_t rank[RANKS])
 {
     double value[RANKS] = {0};
     for (int k = 0; k < RANKS && !item->looks_again; k++) {
         if (rank[k] < zeros_of(&item->state))
             continue;
-        if (k & 1 && rank[k - 1] >= zeros_of(&item->state) && rank[k] < item->state.finite - item->at_or_above[k])
-            value[k] = value[k - 1]; /* neighbours in one bracket: no sample could tell them apart */
-        else if (!value_between(item, k, rank[k], &value[k]))
+        if (k & 1 && rank[k - 1] >= zeros_of(&item->state) && !between_edges(item, k / 2, rank[k - 1]))
+            value[k] = value[k - 1]; /* neighbours inside of a bracket: no sample could tell them apart */
+        else if (!value_between(item, k / 2, rank[k], &value[k]))
             item->looks_again = 1;
     }
     blend(item->state.finite, value, item->state.quantile);

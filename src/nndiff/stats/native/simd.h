@@ -53,6 +53,12 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *odd = _mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32((int)0xFFFF0000)));
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+typedef __m512i vh; /* 4 W halves as whole numbers */
+static inline vh h_zero(void) { return _mm512_setzero_si512(); }
+static inline vh h_load(const uint16_t *p) { return _mm512_loadu_si512(p); }
+static inline void h_store(uint16_t *p, vh a) { _mm512_storeu_si512(p, a); }
+static inline vh h_signed_max(vh a, vh b) { return _mm512_max_epi16(a, b); }
+static inline vh h_unsigned_max(vh a, vh b) { return _mm512_max_epu16(a, b); }
 static inline unsigned equal16(const uint16_t *p, uint16_t key) { return _mm256_cmpeq_epi16_mask(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi16((int16_t)key)); }
 
 #elif LEVEL == 2
@@ -101,6 +107,12 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *odd = _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32((int)0xFFFF0000)));
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+typedef __m256i vh; /* 4 W halves as whole numbers */
+static inline vh h_zero(void) { return _mm256_setzero_si256(); }
+static inline vh h_load(const uint16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline void h_store(uint16_t *p, vh a) { _mm256_storeu_si256((__m256i *)p, a); }
+static inline vh h_signed_max(vh a, vh b) { return _mm256_max_epi16(a, b); }
+static inline vh h_unsigned_max(vh a, vh b) { return _mm256_max_epu16(a, b); }
 static inline unsigned equal16(const uint16_t *p, uint16_t key)
 {
     __m256i same = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi16((int16_t)key));
@@ -163,6 +175,13 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *even = (vf)(raw << 16);
     *odd = (vf)(raw & (kf){(int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000});
 }
+typedef int16_t vh __attribute__((vector_size(16))); /* 4 W halves as whole numbers */
+typedef uint16_t uh __attribute__((vector_size(16)));
+static inline vh h_zero(void) { return (vh){0}; }
+static inline vh h_load(const uint16_t *p) { vh a; memcpy(&a, p, sizeof a); return a; }
+static inline void h_store(uint16_t *p, vh a) { memcpy(p, &a, sizeof a); }
+static inline vh h_signed_max(vh a, vh b) { vh k = a > b; return (k & a) | (~k & b); }
+static inline vh h_unsigned_max(vh a, vh b) { vh k = (vh)((uh)a > (uh)b); return (k & a) | (~k & b); }
 static inline unsigned equal16(const uint16_t *p, uint16_t key)
 {
     unsigned bits = 0;

@@ -3,10 +3,12 @@
 #include "work.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define SPACE(count) (((count) + PAD) * sizeof(double))
@@ -38,13 +40,43 @@ void worker_stop(Worker *w)
         free(all[i]);
 }
 
+/* Read what the page cache holds; anything less than all means that the disk is waited for. */
+static int read_cached(int fd, char *buffer, size_t size, int64_t from)
+{
+#if defined(__linux__) && defined(RWF_NOWAIT)
+    struct iovec piece = {buffer, size};
+    return preadv2(fd, &piece, 1, (off_t)from, RWF_NOWAIT) == (ssize_t)size;
+#else
+    (void)fd, (void)buffer, (void)size, (void)from;
+    return 0;
+#endif
+}
+
+/* Ask for the bytes after next, once for every so many, so that the disk works while we compute. */
+static void read_ahead(int fd, int64_t from, int64_t size)
+{
+#ifdef POSIX_FADV_WILLNEED
+    const int64_t span = 4 << 20;
+    if (from / span != (from + size) / span)
+        posix_fadvise(fd, (off_t)(from + span), (off_t)(2 * span), POSIX_FADV_WILLNEED);
+#else
+    (void)fd, (void)from, (void)size;
+#endif
+}
+
 /* Return the elements of one side, read if they are in a file, or NULL where that failed. */
-static const char *fetch(const Side *side, int64_t start, size_t n, char *buffer, int *error)
+static const char *fetch(Side *side, int64_t start, size_t n, char *buffer, int *error)
 {
     size_t size = TYPE_SIZE[side->type], left = n * size, got = 0;
     int64_t from = side->place + start * (int64_t)size;
     if (side->fd < 0)
         return (const char *)(intptr_t)from;
+    if (!atomic_load_explicit(&side->cold, memory_order_relaxed)) {
+        if (read_cached(side->fd, buffer, left, from))
+            return buffer;
+        atomic_store_explicit(&side->cold, 1, memory_order_relaxed);
+    }
+    read_ahead(side->fd, from, (int64_t)left);
     while (got < left) {
         ssize_t count = pread(side->fd, buffer + got, left - got, (off_t)(from + (int64_t)got));
         if (count > 0) {
@@ -213,7 +245,7 @@ static void add_broken(Worker *w, const Item *item, State *s, const char *r, con
         add_sums(s, &sums, &around, m);
         s->overflow |= !(sums.rr + sums.cc + sums.dd <= DBL_MAX);
     }
-    sink(w, item, m);
+    sink(w, item, m, at);
 }
 
 static void add_identical(Worker *w, const Item *item, State *s, const char *r, size_t n, int64_t at)
@@ -294,7 +326,7 @@ static void add_block(Worker *w, const Item *item, State *s, const char *r, cons
     if (s->first < 0)
         s->first = at;
     add_sums(s, &sums, &around, n);
-    sink(w, item, n);
+    sink(w, item, n, at);
 }
 
 static double most(const double lane[LANES])
@@ -424,7 +456,7 @@ void second_look(Worker *w, Item *item, const Task *task)
             for (size_t i = 0; i < n; i++)
                 w->dist64[i] = fabs(w->d64[i]);
         }
-        sink(w, item, n);
+        sink(w, item, n, task->start + (int64_t)done);
     }
     sink_end(w, item);
 }

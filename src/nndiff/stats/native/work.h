@@ -3,6 +3,7 @@
 #define NNDIFF_WORK_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "native.h"
 #include "select.h"
@@ -13,8 +14,9 @@ enum { GROUPS = 8, FLOAT_KEYS = 0x7F80 /* finite floats by their upper 16 bits *
 /* Where the elements of one side are: in memory, or in a file. */
 typedef struct {
     Type type;
-    int fd;        /* -1: in memory */
-    int64_t place; /* address or offset of element 0 */
+    int fd;           /* -1: in memory */
+    int64_t place;    /* address or offset of element 0 */
+    atomic_int cold;  /* the file is not in the page cache: ask for it ahead */
 } Side;
 
 /* Which elements are being looked at, and for what. */
@@ -36,6 +38,13 @@ typedef struct {
     uint64_t *count;
 } Histogram;
 
+/* Where a percentile is by the pilots: between the keys `from` and `to`, most likely right at an edge. */
+typedef struct {
+    int edge;  /* number of the edge, -1: none, as the percentile is zero */
+    int edges; /* 2 where values repeat: both ends of the likeliest key */
+    int64_t from, to;
+} Near;
+
 typedef struct {
     Side ref, cand;
     int64_t count;
@@ -47,9 +56,11 @@ typedef struct {
     Limits limits; /* of what is merged so far: a start for the next chunks */
     Histogram total, group[GROUPS];
     Brackets brackets;
-    int64_t at_or_above[RANKS];
-    uint8_t *between; /* by key: inside of a bracket */
-    size_t take;      /* distances sampled of each block */
+    int64_t at_or_above[RANKS];        /* each edge */
+    Near near[QUANTILES];
+    uint8_t *between;                  /* by key: inside of a bracket */
+    size_t take;                       /* distances sampled of each block */
+    int64_t seen, sampled;             /* distances in the blocks that were sampled, and samples */
     double *sample;   /* gathered or sampled distances */
     size_t samples, room, expected;
     int64_t rank[RANKS]; /* inside of its bin */
@@ -78,7 +89,7 @@ typedef struct {
     int64_t counts_size, low, high;
     Histogram *target;
     double *found; /* samples of this chunk */
-    size_t finds;
+    size_t finds, seen, sampled;
 } Worker;
 
 int worker_start(Worker *, const Kernels *, pthread_mutex_t *);
@@ -96,7 +107,7 @@ Limits limits_never(void);
 
 /* The distances of a block, as they come. */
 void sink_start(Worker *, Item *, const Task *);
-void sink(Worker *, const Item *, size_t n);
+void sink(Worker *, const Item *, size_t n, int64_t at);
 void sink_zeros(Worker *, const Item *, size_t n);
 void sink_end(Worker *, Item *);
 

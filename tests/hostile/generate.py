@@ -525,6 +525,19 @@ def pickle_of_endless_names(path: Path, payload: str) -> Any:
     return pickled({"x" * 900_000: [ARRAY] * 2000})
 
 
+@case(".pkl")
+def pickle_of_a_long_key_above_many_lists(path: Path, payload: str) -> Any:
+    return PROTO + b"}" + ops("x" * 900_000) + b"](" + b"]Na" * 100_000 + b"es" + ops("w") + ops(ARRAY) + b"s."
+
+
+@case(".pkl", "more names of tensors than any model has")
+def pickle_of_modules_with_endless_names(path: Path, payload: str) -> Any:
+    state = {"_parameters": {}, **{f"t{number}": Raw(b"h\x00") for number in range(100)}}
+    module = ops(Name("a", "M")) + b")\x81" + ops(state) + b"b"
+    inside = b"}(" + ops("y" * 900_000) + module + b"u"
+    return PROTO + ops(ARRAY) + b"\x940" + inside + b"."
+
+
 @case(".pkl", heavy=True)
 def pickle_of_numbers_with_one_hash(path: Path, payload: str) -> Any:
     keys = b"".join(ops(number * ((1 << 61) - 1)) + b"N" for number in range(1, 200_000))
@@ -1375,7 +1388,7 @@ def file_empty_torch(path: Path, payload: str) -> Any:
     return b""
 
 
-@case(".pt", DAMAGED)
+@case(".pt", "not a file of tensors that nndiff knows")
 def file_of_text_named_pt(path: Path, payload: str) -> Any:
     return b"hello, world\n" * 50
 

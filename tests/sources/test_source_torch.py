@@ -344,6 +344,13 @@ def test_numbers_of_numpy_are_numbers_not_tensors(tmp_path: Path) -> None:
     assert "score" in opened.others
 
 
+def test_a_vocabulary_is_named_not_compared(tmp_path: Path) -> None:
+    words = {f"word{number}": number for number in range(200_000)}
+    path = save({"embedding": torch.ones(2), "index": words}, tmp_path / "x.pt", True)
+    opened = assert_holds(path, {"embedding": torch.ones(2)})
+    assert opened.others == {"index": "200000 entries"}
+
+
 def test_a_file_with_its_own_separator_in_the_name(tmp_path: Path) -> None:
     assert_holds(save({"a": torch.ones(1)}, tmp_path / "x::y.pt", True), {"a": torch.ones(1)})
 

@@ -296,7 +296,10 @@ def as_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
     others.update(tree.aside(chosen))
     others.update(_plain(tree, chosen))
     for name, leaf in tree.leaves(chosen, "all" if part else "in dicts"):
-        if name in others:
+        if name in others and not is_leaf(leaf):
+            continue
+        if isinstance(leaf, dict):  # a table of numbers, too large to be a state
+            others[name] = tree.describe(leaf)
             continue
         ref = _ref(path, name, leaf)
         if ref is None:

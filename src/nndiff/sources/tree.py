@@ -19,6 +19,7 @@ _MOST_NAME_BYTES = 64 << 20  # a long key above many tensors is in every name
 _MOST_STEPS = 2_000_000
 _DESCRIBED = 10_000  # tensors counted to describe a part
 _OTHERS_LISTED = 1000
+_MOST_NUMBERS = 1000  # in one dictionary without tensors
 
 # Where training scripts keep the model, the most telling first.
 MODEL_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "weights", "params")
@@ -152,16 +153,22 @@ class Tree:
 
     def aside(self, part: Part) -> Iterator[tuple[str, str]]:
         """Yield the tensors of pickled modules that are no part of their state: no state_dict would have them."""
-        stack: list[tuple[str, Any]] = [("", part.node)]
+        stack: list[tuple[_Place, Any]] = [((), part.node)]  # names are made for what is found, not for every node
         seen = set()
+        length = 0
         while stack:
-            prefix, node = stack.pop()
-            if id(node) in seen or not _is_container(node):
+            place, node = stack.pop()
+            if id(node) in seen:
                 continue
             seen.add(id(node))
             self._step()
-            yield from ((_join(prefix, _text(key)), "a tensor, but not of the state") for key in self._attributes(node))
-            stack.extend((_join(prefix, _text(key)), child) for key, child in _children(node) if _is_container(child))
+            for key in self._attributes(node):
+                name = _path((place, key))
+                length += len(name)
+                if length > _MOST_NAME_BYTES:
+                    raise UnsafeFileError(self.path, "holds more names of tensors than any model has; not read")
+                yield name, "a tensor, but not of the state"
+            stack.extend(((place, key), child) for key, child in _children(node) if child and _is_container(child))
 
     def _attributes(self, node: Any) -> Iterator[Any]:
         for state in node.state if isinstance(node, Object) else ():
@@ -188,7 +195,8 @@ class Tree:
                 continue
             leaf = self._is_leaf(value)
             inside = self._inside(value, level.numbers) if id(value) not in on_path else None
-            if not leaf and inside is None and not (level.numbers != "none" and self._nodes.is_number(value)):
+            plain = level.numbers != "none" and (self._nodes.is_number(value) or _is_table(value))
+            if not leaf and inside is None and not plain:
                 continue
             name = _join(level.prefix, _text(key))
             length += len(name)
@@ -210,7 +218,8 @@ class Tree:
             return self._nodes.attributes(node)
         if id(node) in self._holding or (numbers == "all" and _is_container(node)):
             return _children(node)
-        return _children(node) if numbers == "in dicts" and isinstance(node, dict) else None
+        looked_at = numbers == "in dicts" and isinstance(node, dict) and not _is_table(node)
+        return _children(node) if looked_at else None
 
     def _step(self) -> None:
         self._steps -= 1
@@ -255,6 +264,22 @@ class _Level:
 def _below(numbers: Numbers) -> Numbers:
     """Return which numbers count inside a list or an object: there they are settings, not state."""
     return "all" if numbers == "all" else "none"
+
+
+def _is_table(node: Any) -> bool:
+    """Tell whether a node is a dictionary larger than any state of numbers: a vocabulary, an index."""
+    return isinstance(node, dict) and len(node) > _MOST_NUMBERS
+
+
+_Place = tuple[Any, ...]  # of a node: nothing for the top, else the place above and the key
+
+
+def _path(place: _Place) -> str:
+    keys: list[str] = []
+    while place and len(keys) < _DEEPEST:
+        place, key = place
+        keys.append(_text(key))
+    return ".".join(["…", *keys[::-1]] if place else keys[::-1])
 
 
 _ATOMS = frozenset((int, float, complex, str, bool, type(None), Global, Span))  # most of a pickle

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -80,3 +84,50 @@ def test_tiny_gradients_do_not_pass_because_they_are_tiny(tmp_path):
 def test_options_about_running_need_inputs():
     with pytest.raises(UsageError, match="inputs"):
         nndiff.compare(net(), net(), backward=True)
+
+
+ARRAYS = {"a.w": np.ones(3, np.float32), "b": np.zeros(2, np.float32)}
+
+
+def test_an_unknown_keyword_names_compare():
+    with pytest.raises(TypeError, match=r"compare\(\) got an unexpected keyword argument 'attol'"):
+        nndiff.compare(ARRAYS, ARRAYS, attol=1)
+
+
+def test_one_rule_need_not_be_a_list():
+    assert [pair.name for pair in nndiff.compare(ARRAYS, ARRAYS, include="a").pairs] == ["a.w"]
+    assert [pair.name for pair in nndiff.compare(ARRAYS, ARRAYS, exclude="a").pairs] == ["b"]
+    assert nndiff.compare(ARRAYS, ARRAYS, group="a=a.*").groups == {"a": "a.*"}
+    assert nndiff.compare(ARRAYS, ARRAYS, group={"a": "a.*"}).groups == {"a": "a.*"}
+    assert nndiff.compare(ARRAYS, {"x.w": ARRAYS["a.w"], "b": ARRAYS["b"]}, rename="^x=>a").verdict == "identical"
+
+
+def test_a_rename_may_be_a_tuple():
+    other = {"x=>.w": ARRAYS["a.w"], "b": ARRAYS["b"]}
+    assert nndiff.compare(ARRAYS, other, rename=[("^x=>", "a")]).verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"atol": "1e-3"}, "atol must be a finite number of zero or more, not '1e-3'"),
+        ({"rtol": [1]}, r"rtol must be a finite number of zero or more, not \[1\]"),
+        ({"include": 5}, "include takes a text or several of them, not 5"),
+        ({"rename": [("a",)]}, "is not REGEX=>REPLACEMENT"),
+        ({"rename": [("", "b")]}, "is not REGEX=>REPLACEMENT"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused_in_a_sentence(options, said):
+    with pytest.raises(UsageError, match=said):
+        nndiff.compare(ARRAYS, ARRAYS, **options)
+
+
+def test_a_number_of_numpy_is_a_tolerance():
+    result = nndiff.compare(ARRAYS, ARRAYS, atol=np.float32(0.5), rtol=None)
+    assert json.loads(json.dumps(result.to_dict()))["tolerance"]["atol"] == 0.5
+
+
+@pytest.mark.parametrize("candidates", [["a.pt", "b.pt"], (Path("a.pt"),)])
+def test_a_list_of_paths_is_no_candidate(candidates):
+    with pytest.raises(UsageError, match="one by one"):
+        nndiff.compare(ARRAYS, candidates)

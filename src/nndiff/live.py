@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,15 @@ def compare(
     loss: Callable[..., Any] | None = None,
     mode: Literal["train", "eval"] | None = None,
     dropout: Literal["off"] | None = None,
-    **options: Any,
+    atol: float | None = None,
+    rtol: float | None = None,
+    tolerance: Literal["auto"] | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    rename: str | Iterable[str | tuple[str, str]] = (),
+    mapping: Mapping[str, str] | None = None,
+    group: str | Iterable[str] | Mapping[str, str] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     r"""Compare a reference with one or more candidates.
 
@@ -33,9 +42,23 @@ def compare(
         nndiff.compare(model_a, model_b, inputs=batch, backward=True).first_divergence
         nndiff.compare(model_a, model_b.state_dict(), rename=[r"^encoder\.=>"])
 
-    Options: `atol`, `rtol`, `tolerance="auto"`, `include`, `exclude`, `rename`, `mapping`, `group`, `progress`.
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them.
+    `include`, `exclude`, `rename` and `group` are one rule or several, as the command line has them; a rename
+    may also be a tuple (regex, replacement), and groups a mapping {name: pattern}. `mapping` is {reference's
+    name: candidate's name}. `progress` is called with the elements done and those in all.
     """
+    _one_by_one(candidates)
+    options: dict[str, Any] = {
+        "atol": atol,
+        "rtol": rtol,
+        "tolerance": tolerance,
+        "include": _rules("include", include),
+        "exclude": _rules("exclude", exclude),
+        "rename": _rules("rename", rename, str, tuple),
+        "mapping": mapping,
+        "group": group if isinstance(group, Mapping) else _rules("group", group),
+        "progress": progress,
+    }
     if inputs is None:
         if backward or loss or mode or dropout:
             raise UsageError("backward, loss, mode and dropout are about running models: give inputs=... too")
@@ -47,6 +70,21 @@ def compare(
             for number, side in enumerate((reference, *candidates))
         ]
         return compare_sources(*sides, **options)
+
+
+def _one_by_one(candidates: Iterable[Any]) -> None:
+    for candidate in candidates:
+        if isinstance(candidate, (list, tuple)) and any(isinstance(each, (str, os.PathLike)) for each in candidate):
+            raise UsageError("candidates are given one by one, compare(reference, a, b), not as a list of paths")
+
+
+def _rules(option: str, given: Any, *kinds: type) -> tuple[Any, ...]:
+    """Return one rule or several as a tuple."""
+    rules = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for rule in rules:
+        if not isinstance(rule, kinds or str):
+            raise UsageError(f"{option} takes a text or several of them, not {rule!r}")
+    return rules
 
 
 def _recorded(side: Any, inputs: Any, path: Path, running: dict[str, Any]) -> Any:

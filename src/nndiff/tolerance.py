@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 from nndiff.dtypes import DType
 from nndiff.errors import UsageError
@@ -42,9 +44,11 @@ class Tolerance:
     origin: str = "default"
 
     def __post_init__(self) -> None:
-        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
-            if not (value >= 0 and math.isfinite(value)):
-                raise UsageError(f"{name} must be a finite number of zero or more, not {value}")
+        for name in ("atol", "rtol"):
+            value: Any = getattr(self, name)
+            if not (isinstance(value, Real) and float(value) >= 0 and math.isfinite(value)):
+                raise UsageError(f"{name} must be a finite number of zero or more, not {value!r}")
+            object.__setattr__(self, name, float(value))  # numbers of NumPy are taken, and kept as our own
 
     def for_pair(self, reference: DType, candidate: DType) -> tuple[float, float]:
         """Return (atol, rtol) for a pair of these dtypes."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,11 +20,9 @@ class Rename:
     replacement: str
 
     @classmethod
-    def parse(cls, text: str) -> Rename:
-        """Return the rule of `REGEX=>REPLACEMENT`."""
-        regex, arrow, replacement = text.partition("=>")
-        if not arrow or not regex:
-            raise UsageError(f"--rename {text!r} is not REGEX=>REPLACEMENT, for example '^transformer\\.=>model.'")
+    def parse(cls, text: str | tuple[str, str]) -> Rename:
+        """Return the rule of `REGEX=>REPLACEMENT`, or of the two in a tuple."""
+        regex, replacement = _two_parts(text)
         try:
             rule = cls(re.compile(regex), replacement)
             rule.pattern.sub(replacement, "")  # a bad group number shows only when it is used
@@ -38,6 +34,20 @@ class Rename:
     def apply(self, name: str) -> str:
         """Return the name as the reference would have it."""
         return self.pattern.sub(self.replacement, name)
+
+
+def _two_parts(rule: str | tuple[str, str]) -> tuple[str, str]:
+    regex, arrow, replacement = rule.partition("=>") if isinstance(rule, str) else _of_tuple(rule)
+    if not arrow or not regex:
+        raise UsageError(f"--rename {rule!r} is not REGEX=>REPLACEMENT, for example '^transformer\\.=>model.'")
+    return regex, replacement
+
+
+def _of_tuple(rule: object) -> tuple[str, str, str]:
+    match rule:
+        case (str(regex), str(replacement)):
+            return regex, "=>", replacement
+    return "", "", ""
 
 
 def rename_all(names: Iterable[str], rules: Iterable[Rename]) -> tuple[dict[str, str], list[Rename]]:
@@ -71,8 +81,17 @@ def read_map(path: str) -> dict[str, str]:
 
 
 def _map_from_json(path: str, text: str) -> dict[str, str]:
+    import json
+
+    def once(entries: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in entries]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise AlignmentError(f"{path}: {twice!r} is mapped twice")
+        return dict(entries)
+
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError):
         raise AlignmentError(f"{path}: not valid JSON") from None
     if not all(isinstance(name, str) for name in found.values()):
@@ -104,6 +123,8 @@ def check_map(mapping: Mapping[str, str], reference: Iterable[str], candidate: I
     ):
         for name in wanted:
             if name not in names:
+                import difflib
+
                 close = difflib.get_close_matches(name, list(names)[:5000], 1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise AlignmentError(f"the mapping names {name!r}, which the {side} does not have{hint}")

@@ -56,10 +56,11 @@ class Pair:
         return self.reference_name
 
     @property
-    def severity(self) -> tuple[int, float]:
-        """Return a key that sorts the worst first when reversed."""
-        rank = list(_WORST_LAST).index(self.verdict)
-        return rank, self.metrics.needed_tolerance if self.metrics else 0.0
+    def severity(self) -> tuple[int, bool, float]:
+        """Return a key that sorts the worst first when reversed; counters come after what is trained."""
+        rank = _WORST_LAST.index(self.verdict)
+        rounded = not all(dtype.exact for dtype in _dtypes(self))
+        return rank, rounded, self.metrics.needed_tolerance if self.metrics else 0.0
 
 
 _WORST_LAST = (

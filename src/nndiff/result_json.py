@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nndiff.errors import ReportError
+from nndiff.errors import ReportError, UsageError
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals
 from nndiff.stats.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.tolerance import Tolerance
@@ -82,8 +82,22 @@ def load(path: str | Path) -> Comparison:
         raise ReportError(f"{path}: version {data.get('version')!r} of the format; this nndiff reads {VERSION}")
     try:
         return from_dict(data)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise ReportError(f"{path}: a saved result that is damaged ({type(error).__name__}: {error})") from None
+    except (_DamagedError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, UsageError) as error:
+        trouble = f"a saved result that is damaged: {_plainly(error)}; save it again with --report json:PATH"
+        raise ReportError(f"{path}: {trouble}") from None
+
+
+class _DamagedError(Exception):
+    """Say in plain words what is wrong with saved data."""
+
+
+def _plainly(error: Exception) -> str:
+    """Return what is wrong in words that need no Python."""
+    if isinstance(error, (_DamagedError, UsageError)):
+        return str(error)
+    if isinstance(error, KeyError):
+        return f"{error.args[0]!r} is missing"
+    return "a value in it is not of the kind that belongs there"
 
 
 def from_dict(data: dict[str, Any]) -> Comparison:
@@ -107,13 +121,13 @@ def _consistent(comparison: Comparison) -> Comparison:
     known = {side.label for side in comparison.candidates}
     named = {pair.candidate for pair in comparison.pairs} | {left.candidate for left in comparison.leftovers}
     if named - known:
-        raise ValueError(f"{min(named - known)!r} is not one of the candidates")
+        raise _DamagedError(f"{min(named - known)!r} is not one of the candidates")
     if not isinstance(comparison.first_divergence, (dict, type(None))):
-        raise TypeError("first_divergence is not an object")
+        raise _DamagedError("first_divergence is not an object")
     if not isinstance((comparison.first_divergence or {}).get("name", ""), str):
-        raise TypeError("the name of first_divergence is not a text")
+        raise _DamagedError("the name of first_divergence is not a text")
     if not all(isinstance(text, str) for text in (*comparison.notes, *comparison.groups.values())):
-        raise TypeError("notes and patterns are texts")
+        raise _DamagedError("notes and patterns are texts")
     return comparison
 
 
@@ -135,13 +149,13 @@ def _checked(item: _T) -> _T:
         declared = str(each.type)
         right = declared not in _TYPES or isinstance(value, _TYPES[declared])
         if not right or (declared in _ITEMS and not all(isinstance(part, _ITEMS[declared]) for part in value)):
-            raise TypeError(f"{each.name} is not {declared}")
+            raise _DamagedError(f"{each.name!r} is not of the kind that belongs there")
     return item
 
 
 def _leftover(data: dict[str, Any]) -> Leftover:
     if data["side"] not in ("reference", "candidate"):
-        raise ValueError(f"{data['side']!r} is not a side")
+        raise _DamagedError(f"{data['side']!r} is not a side")
     return _checked(Leftover(**{**data, "shape": tuple(data["shape"])}))
 
 

@@ -201,7 +201,7 @@ def test_a_reader_that_leaves_is_no_trouble() -> None:
 
 def test_full_standard_output_is_one_trouble() -> None:
     done = _shell("PROGRAM > /dev/full")
-    assert done.stderr.strip().endswith("cannot print the report to standard output: no space left on device")
+    assert done.stderr.strip().endswith("cannot write to standard output: no space left on device")
     assert "Exception ignored" not in done.stderr
 
 
@@ -210,7 +210,9 @@ def test_importing_reports_imports_nothing_heavy() -> None:
     code = f"import sys, nndiff.reports; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    loaded = code.replace("nndiff.reports;", "nndiff.reports.terminal;")
+    alone = code.replace("nndiff.reports;", "nndiff.reports.terminal;")
+    assert "rich" not in subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True).stdout
+    loaded = code.replace("nndiff.reports;", "nndiff.reports.terminal_sections;")
     assert "rich" in subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -130,6 +129,8 @@ def _advice(name: str) -> str:
     ending = _MEANT.get(ending, ending)
     if "." in name and ending in FORMATS:
         return f"did you mean {ending}:{name}?"
+    import difflib
+
     close = difflib.get_close_matches(name.lower(), FORMATS, n=1)
     meant = _MEANT.get(name.lower()) or (close[0] if close else None)
     known = ", ".join(FORMATS)

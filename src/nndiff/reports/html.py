@@ -10,7 +10,7 @@ import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from nndiff.reports import ReportOptions, recording_html, recording_words, wording
+from nndiff.reports import ReportOptions, recording_html, wording
 from nndiff.reports.html_assets import POLICY, SCRIPT, STYLE
 from nndiff.reports.html_parts import TABLE_END, capital, class_of, number_cell, safe, table_start
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side
@@ -28,7 +28,7 @@ class HtmlReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        sections = RECORDING_SECTIONS if recording_words.is_recording(comparison) else SECTIONS
+        sections = RECORDING_SECTIONS if wording.is_recording(comparison) else SECTIONS
         body = "\n".join(line for section in sections for line in section(comparison))
         return _PAGE.format(policy=POLICY, style=STYLE, title=_title(comparison), body=body, script=SCRIPT)
 
@@ -60,7 +60,7 @@ def _title(comparison: Comparison) -> str:
 def _headline(comparison: Comparison) -> Iterator[str]:
     sign = wording.OUTCOME_SIGNS[comparison.outcome]
     yield f'<h1 class="{class_of(comparison.outcome)}">{sign} {safe(wording.headline(comparison))}</h1>'
-    if recording_words.is_recording(comparison):
+    if wording.is_recording(comparison):
         yield from recording_html.first_divergence(comparison)
         return
     place = wording.divergence(comparison)
@@ -69,7 +69,7 @@ def _headline(comparison: Comparison) -> Iterator[str]:
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
-    side_text = recording_html.side if recording_words.is_recording(comparison) else _side
+    side_text = recording_html.side if wording.is_recording(comparison) else _side
     facts = [("reference", side_text(comparison.reference))]
     if len(comparison.candidates) == 1:
         facts.append(("candidate", side_text(comparison.candidates[0])))
@@ -93,7 +93,7 @@ def _candidates(comparison: Comparison) -> Iterator[str]:
     if len(comparison.candidates) < 2:
         return
     yield "<h2>Candidates</h2>"
-    size = "elements" if recording_words.is_recording(comparison) else "parameters"
+    size = "elements" if wording.is_recording(comparison) else "parameters"
     yield from table_start(("verdict", "candidate"), ("differ", "left over", "passes at", size, "size"))
     for side in comparison.candidates:
         part = wording.part_of(comparison, side)
@@ -190,8 +190,8 @@ def _row(pair: Pair, many: bool, detailed: bool) -> str:
     cells = [f'<td class="{slug}">{wording.SIGNS[pair.verdict]} {pair.verdict.value}</td>', _name(pair, detailed)]
     if many:
         cells.append(f'<td class="name">{safe(pair.candidate)}</td>')
-    values = (numbers.max_abs, wording.relative(pair), numbers.rmse, numbers.cosine) if numbers else (None,) * 4
-    cells += map(number_cell, values)
+    values = [wording.measured(pair, which) for which in ("max_abs", "rmse", "cosine")]
+    cells += map(number_cell, (values[0], wording.relative(pair), *values[1:]))
     share = numbers.mismatched / numbers.count if numbers and numbers.count and numbers.mismatched is not None else None
     cells.append(f'<td class="number" data-key="{share}">{html.escape(wording.mismatched(pair))}</td>')
     shape = wording.both(*map(wording.shape, pair.shape))
@@ -214,7 +214,8 @@ def _all_numbers(pair: Pair) -> str:
     for field in dataclasses.fields(pair.metrics) if pair.metrics else ():
         if field.name not in _FOLDED:
             value = getattr(pair.metrics, field.name)
-            facts[field.name] = wording.number(value) if isinstance(value, float) else str(value)
+            measured = isinstance(value, float)
+            facts[field.name] = wording.number(wording.measured(pair, field.name)) if measured else str(value)
     rows = "".join(f"<div><dt>{name}</dt><dd>{html.escape(said)}</dd></div>" for name, said in facts.items())
     return (f"<p>{safe(pair.note)}</p>" if pair.note else "") + f"<dl>{rows}</dl>"
 

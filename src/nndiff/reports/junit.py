@@ -95,7 +95,7 @@ def _message(pair: Pair) -> str:
         return printable(pair.note) or "no numbers"
     out = f"{wording.mismatched(pair)} of {pair.metrics.count:,} elements out"
     relative = wording.relative(pair)
-    worst = f"max abs {wording.number(pair.metrics.max_abs)}"
+    worst = f"max abs {wording.number(wording.measured(pair, 'max_abs'))}"
     worst += f", max rel {wording.number(relative)}" if relative is not None else ""
     return f"{worst}, {out} of atol {wording.short(pair.atol)}, rtol {wording.short(pair.rtol)}"
 

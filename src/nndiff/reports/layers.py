@@ -11,6 +11,7 @@ from functools import cached_property
 from nndiff.names import natural_key
 from nndiff.recorded import GRADIENTS
 from nndiff.recording.events import ROOT, SLOTS
+from nndiff.reports import wording
 from nndiff.result import Comparison, Leftover, Pair, Side
 
 _LAYER_SLOTS = ("output", "grad_output")
@@ -97,14 +98,9 @@ class Rate:
     total: int
 
     @property
-    def share(self) -> float:
-        """Return the match rate; 0 where there are none."""
-        return self.matched / self.total if self.total else 0.0
-
-    @property
     def percent(self) -> str:
-        """Return the match rate, rounded down: 100 means all."""
-        return f"{math.floor(self.share * 10_000) / 100:.2f}%"
+        """Return the match rate in percent."""
+        return wording.percent(self.matched, self.total)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from nndiff.reports import ReportOptions, recording_markdown, recording_words, wording
+from nndiff.reports import ReportOptions, recording_markdown, wording
 from nndiff.reports.markdown_parts import code, escaped, middle, table
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side
 from nndiff.verdict import Outcome
@@ -17,7 +17,7 @@ class MarkdownReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        sections = RECORDING_SECTIONS if recording_words.is_recording(comparison) else SECTIONS
+        sections = RECORDING_SECTIONS if wording.is_recording(comparison) else SECTIONS
         shown = sections[:1] if options.quiet else sections
         blocks = ("\n".join(section(comparison, options)).rstrip() for section in shown)
         return "\n\n".join(block for block in blocks if block) + "\n"
@@ -28,7 +28,7 @@ def _headline(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     yield f"**{sign} nndiff: {wording.headline(comparison)}**"
     if options.quiet:
         return
-    if recording_words.is_recording(comparison):
+    if wording.is_recording(comparison):
         yield from recording_markdown.first_divergence(comparison)
         return
     place = wording.divergence(comparison)
@@ -50,7 +50,7 @@ def _facts(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 
 
 def _side(comparison: Comparison, role: str, side: Side) -> str:
-    if recording_words.is_recording(comparison):
+    if wording.is_recording(comparison):
         return recording_markdown.side(role, side)
     facts = f"{wording.plural(side.tensors, 'tensor')}, {wording.plural(side.elements, 'parameter')}"
     return f"- {role}: {code(side.label)} ({escaped(side.kind)}, {facts}, {side.trainable:,} trainable)"
@@ -84,13 +84,12 @@ def _rows(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 
 
 def _row(pair: Pair, many: bool) -> list[str]:
-    numbers = pair.metrics
     return [
         f"{wording.SIGNS[pair.verdict]} {pair.verdict.value}",
         code(pair.name) + (f" {escaped(pair.slot)}" if pair.slot else ""),
         code(pair.candidate) if many else "",
-        wording.number(numbers.max_abs if numbers else None),
-        wording.number(numbers.max_rel if numbers else None),
+        wording.number(wording.measured(pair, "max_abs")),
+        wording.number(wording.measured(pair, "max_rel")),
         wording.mismatched(pair).replace("<", "&lt;").replace(">", "&gt;"),
         wording.both(*map(wording.shape, pair.shape)),
         escaped(wording.both(*pair.dtype)) if pair.dtype[0] != pair.dtype[1] else "",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ def write_outputs(outputs: Sequence[Output]) -> None:
             each.commit()
     for output in outputs:
         if output.sink.path is None:
-            _print(output)
+            print_text(output.text, output.for_people)
 
 
 @dataclass
@@ -94,7 +93,7 @@ def _mode(path: str) -> int | None:
 
 
 def _temporary(target: str) -> str:
-    return os.path.join(os.path.dirname(target), f".nndiff-{secrets.token_hex(8)}.tmp")
+    return os.path.join(os.path.dirname(target), f".nndiff-{os.urandom(8).hex()}.tmp")
 
 
 def _fill(temporary: str, text: str, mode: int | None) -> None:
@@ -117,36 +116,37 @@ def _troubles(path: str) -> Iterator[None]:
         raise ReportError(f"{path}: cannot write the report: {trouble}") from None
 
 
-def _print(output: Output) -> None:
+def print_text(text: str, for_people: bool = True) -> None:
+    """Write text to standard output, or say in a sentence why that cannot be."""
     stream = sys.stdout
     if stream is None or getattr(stream, "closed", False):
-        raise ReportError("cannot print the report: standard output is closed")
+        raise ReportError("cannot write to standard output: it is closed")
     try:
         buffer = getattr(stream, "buffer", None)
         if buffer is None:
-            stream.write(output.text)
+            stream.write(text)
         else:
             stream.flush()
-            buffer.write(_encoded(output, stream.encoding or "utf-8"))
+            buffer.write(_encoded(text, for_people, stream.encoding or "utf-8"))
         stream.flush()
     except BrokenPipeError:
-        _silence_stdout()  # the reader, say `head`, has seen enough
+        silence_stdout()  # the reader, say `head`, has seen enough
     except OSError as error:
-        _silence_stdout()
+        silence_stdout()
         trouble = (error.strerror or str(error)).lower()
-        raise ReportError(f"cannot print the report to standard output: {trouble}") from None
+        raise ReportError(f"cannot write to standard output: {trouble}") from None
 
 
-def _encoded(output: Output, encoding: str) -> bytes:
-    if not output.for_people:
-        return _utf8(output.text)
+def _encoded(text: str, for_people: bool, encoding: str) -> bytes:
+    if not for_people:
+        return _utf8(text)
     try:
-        return output.text.encode(encoding)
+        return text.encode(encoding)
     except UnicodeEncodeError:
-        return output.text.translate(_PLAIN).encode(encoding, "backslashreplace")
+        return text.translate(_PLAIN).encode(encoding, "backslashreplace")
 
 
-def _silence_stdout() -> None:
+def silence_stdout() -> None:
     """Let what is still buffered go nowhere, or the interpreter would complain at its end."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

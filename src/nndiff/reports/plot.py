@@ -55,7 +55,8 @@ def plot(rows: Sequence[Row], atol: float) -> Iterator[str]:
 
 
 def _size(pair: Pair) -> float:
-    return pair.metrics.max_abs if pair.metrics else math.inf
+    size = wording.measured(pair, "max_abs")
+    return math.inf if size is None else size
 
 
 def _scale(least: float, most: float) -> Scale:

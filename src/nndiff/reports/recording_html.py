@@ -67,8 +67,7 @@ def _verdict(pair: Pair) -> str:
 
 
 def _numbers(pair: Pair) -> str:
-    numbers = pair.metrics
-    cells = [number_cell(getattr(numbers, name) if numbers else None) for name in ("max_abs", "rel_l2", "cosine")]
+    cells = [number_cell(wording.measured(pair, name)) for name in ("max_abs", "rel_l2", "cosine")]
     return "".join(cells) + _share(pair) + _shape(pair)
 
 
@@ -144,7 +143,7 @@ def _direction(pair: Pair | None) -> tuple[str, str]:
     if pair is None:
         return '<td class="soft">–</td>', '<td class="number"></td>'
     sign = f'<td class="{class_of(pair.verdict)}">{wording.SIGNS[pair.verdict]} {pair.verdict.value}</td>'
-    return sign, number_cell(pair.metrics.max_abs if pair.metrics else None)
+    return sign, number_cell(wording.measured(pair, "max_abs"))
 
 
 def gradients(comparison: Comparison) -> Iterator[str]:
@@ -167,7 +166,7 @@ def _gradient_row(pair: Pair, view: Recorded) -> str:
     cells = [
         _verdict(pair),
         f'<td class="name" data-key="{safe(label)}">{safe(wording.name(label))}</td>',
-        number_cell(pair.metrics.max_abs if pair.metrics else None),
+        number_cell(wording.measured(pair, "max_abs")),
         number_cell(view.of_scale(pair)),
         number_cell(pair.metrics.cosine if pair.metrics else None),
         _share(pair),

@@ -70,7 +70,7 @@ def _model_row(pair: Pair) -> list[str]:
         escaped(middle(recording_words.model_label(pair))),
         recording_words.max_abs(pair),
         _share(pair),
-        wording.number(pair.metrics.rel_l2 if pair.metrics else None),
+        wording.number(wording.measured(pair, "rel_l2")),
         wording.both(*map(wording.shape, pair.shape)),
     ]
 

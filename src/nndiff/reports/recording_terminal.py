@@ -85,7 +85,7 @@ def _model_row(pair: Pair) -> list[Cell]:
         Cell(recording_words.model_label(pair)),
         Cell(recording_words.max_abs(pair)),
         Cell(wording.mismatched(pair)),
-        Cell(wording.number(pair.metrics.rel_l2 if pair.metrics else None)),
+        Cell(wording.number(wording.measured(pair, "rel_l2"))),
         Cell(wording.both(*map(wording.shape, pair.shape)), "dim"),
     ]
 

@@ -17,11 +17,6 @@ _OF_MODEL = {"model_input": "model input", "output": "final output", "loss": "lo
 _MORE_THAN_A_SIGN = {Verdict.SHAPE: " shape", Verdict.NOT_FINITE: " NaN/inf"}
 
 
-def is_recording(comparison: Comparison) -> bool:
-    """Tell whether layers are to be shown: of recordings, where there is anything at all."""
-    return comparison.kind == "recording" and bool(comparison.pairs)
-
-
 def side_facts(side: Side) -> list[str]:
     """Return what a recording is of and how large it is."""
     model = side.meta.get("model")
@@ -69,7 +64,7 @@ def max_abs(pair: Pair | None) -> str:
     """Return the largest difference of a pair."""
     if pair is None:
         return ""
-    return wording.number(pair.metrics.max_abs if pair.metrics else None)
+    return wording.number(wording.measured(pair, "max_abs"))
 
 
 def shape(row: Row) -> str:
@@ -118,7 +113,7 @@ def _spread(numbers: Metrics, side: str) -> str:
 
 def _difference(pair: Pair, numbers: Metrics, view: Recorded) -> Iterator[str]:
     where = f" at {list(numbers.max_abs_index)}" if numbers.max_abs_index is not None else ""
-    yield f"max abs {wording.number(numbers.max_abs)}{where}"
+    yield f"max abs {max_abs(pair)}{where}"
     share = view.of_scale(pair) if pair.slot == "grad_output" else None
     if share is not None:
         yield f"{wording.number(share)} of the largest gradient"
@@ -143,8 +138,8 @@ def final_output(view: Recorded) -> str:
     """Return whether the final output matches, and by how much not."""
     if view.outputs_match is None:
         return "not recorded on both sides"
-    sizes = [pair.metrics.max_abs for pair in view.outputs if pair.metrics]
-    size = f", max abs {wording.number(max(sizes))}" if sizes else ""
+    largest = wording.largest(view.outputs)
+    size = f", max abs {wording.number(largest)}" if largest is not None else ""
     return f"the final output {'matches' if view.outputs_match else 'does not match'}{size}"
 
 

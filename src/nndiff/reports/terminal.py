@@ -1,22 +1,19 @@
-"""The report for people at a terminal: the verdict first, then why."""
+"""The report for people at a terminal; rich is imported only where there is more to say than the verdict."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
-
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
-from nndiff.names import printable
-from nndiff.reports import ReportOptions, recording_terminal, recording_words, wording
-from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
-from nndiff.reports.terminal_parts import LABEL, OUTCOME_STYLES, STYLES, Section, entry, more, name_width
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side
+from nndiff.reports import ReportOptions, wording
+from nndiff.result import Comparison
 from nndiff.verdict import Outcome
 
-NARROWEST = 40
+# As the whole report colours its first line; written out, so that the verdict alone need not wait for rich.
+_BOLD = {
+    Outcome.IDENTICAL: "\x1b[1;32m",
+    Outcome.CLOSE: "\x1b[1;36m",
+    Outcome.DIFFERENT: "\x1b[1;31m",
+    Outcome.NOTHING: "\x1b[1;33m",
+}
+_DIM, _PLAIN = "\x1b[2;39m", "\x1b[0m"
 
 
 class TerminalReport:
@@ -26,256 +23,16 @@ class TerminalReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        width = max(NARROWEST, options.width or NARROWEST * 2)
-        console = _console(width, bool(options.color))
-        for number, blocks in enumerate(_blocks(comparison, options, width)):
-            if number:
-                console.print()
-            console.print(Group(*blocks))
-        text = console.file.getvalue()  # type: ignore[attr-defined]  # it is our StringIO
-        return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
+        if options.quiet:
+            return _verdict(comparison, bool(options.color))
+        from nndiff.reports.terminal_sections import document
+
+        return document(comparison, options)
 
 
-def _console(width: int, color: bool) -> Console:
-    # an environment of its own: whether colour is wanted was decided where the report goes
-    return Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        force_jupyter=False,
-        legacy_windows=False,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        _environ={},
-    )
-
-
-def _blocks(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[list[RenderableType]]:
-    sections = RECORDING_SECTIONS if recording_words.is_recording(comparison) else SECTIONS
-    for section in sections[:1] if options.quiet else sections:
-        blocks = list(section(comparison, options, width))
-        if blocks:
-            yield blocks
-
-
-def _headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    style = OUTCOME_STYLES[comparison.outcome]
-    line = Text(f"{wording.OUTCOME_SIGNS[comparison.outcome]} {wording.headline(comparison)}", f"bold {style}")
-    yield line.append(f" (exit {comparison.exit_code})", "not bold default dim")
-    if options.quiet:
-        return
-    if recording_words.is_recording(comparison):
-        yield from recording_terminal.first_divergence(comparison, options, width)
-        return
-    place = wording.divergence(comparison)
-    if place is not None:
-        yield entry("diverges", Text(f"first at {place}", "bold"))
-
-
-def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    many = len(comparison.candidates) > 1
-    shown = [comparison.reference] if many else [comparison.reference, *comparison.candidates]
-    roles = ["reference", "candidate"]
-    columns = [
-        Column("", ALWAYS),
-        Column("", ALWAYS, least=max(10, width // 3)),
-        Column("", 1),
-        Column("", 5, right=True),
-        Column("", 4, right=True),
-        Column("", 2, right=True),
-        Column("", 3, right=True),
-    ]
-    yield from lines(columns, [_side_row(role, side) for role, side in zip(roles, shown, strict=False)], width)
-
-
-def _side_row(role: str, side: Side) -> list[Cell]:
-    return [
-        Cell(role.ljust(LABEL - 2), "dim"),
-        Cell(wording.name(side.label)),
-        Cell(printable(side.kind), "dim"),
-        Cell(wording.plural(side.tensors, "tensor")),
-        Cell(wording.plural(side.elements, "parameter")),
-        Cell(f"{side.trainable:,} trainable", "dim"),
-        Cell(wording.size(side.nbytes), "dim"),
-    ]
-
-
-def _candidates(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    if len(comparison.candidates) < 2:
-        return
-    columns = [
-        Column("verdict", 9),
-        Column("candidate", ALWAYS, least=name_width(width)),
-        Column("differ", 8, right=True),
-        Column("left over", 3, right=True),
-        Column("max abs", 6, right=True),
-        Column("passes at", 5, right=True),
-        Column("elements" if recording_words.is_recording(comparison) else "parameters", 2, right=True),
-        Column("size", 1, right=True),
-    ]
-    yield from lines(
-        columns, [_candidate_row(wording.part_of(comparison, each)) for each in comparison.candidates], width
-    )
-
-
-def _candidate_row(comparison: Comparison) -> list[Cell]:
-    totals, outcome, (side,) = comparison.totals, comparison.outcome, comparison.candidates
-    largest = max((pair.metrics.max_abs for pair in comparison.pairs if pair.metrics), default=None)
-    needed = comparison.needed_tolerance
-    left = totals.only_reference + totals.only_candidate
-    return [
-        Cell(f"{wording.OUTCOME_SIGNS[outcome]} {outcome.value}", OUTCOME_STYLES[outcome]),
-        Cell(wording.name(side.label)),
-        Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
-        Cell(f"{left:,}" if left else ""),
-        Cell(wording.number(largest)),
-        Cell("none" if needed is None else wording.rounded_up(needed)),
-        Cell(f"{side.elements:,}", "dim"),
-        Cell(wording.size(side.nbytes), "dim"),
-    ]
-
-
-def _facts(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    if comparison.pairs:
-        yield entry("tensors" if len(comparison.candidates) == 1 else "pairs", wording.tally(comparison.totals))
-    yield entry("tolerance", wording.tolerance(comparison))
-    if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield entry("passes at", wording.passing(comparison))
-    for note in wording.notes(comparison):
-        yield entry("note", shorten(note, 4 * width))
-
-
-def _rows(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    shown, hidden = wording.rows(comparison, options.top, options.verbose)
-    columns = [
-        Column("verdict", 90),
-        Column("tensor", ALWAYS, least=name_width(width)),
-        Column("slot", 70),
-        Column("candidate", 60, least=9),
-        Column("max abs", 80, right=True),
-        Column("max rel", 50, right=True),
-        Column("out", 65, right=True),
-        Column("shape", 40),
-        Column("dtype", 30),
-        Column("matched by", 20, least=10),
-    ]
-    if shown:
-        many = len(comparison.candidates) > 1
-        yield from lines(columns, [_row(pair, many) for pair in shown], width)
-    if hidden:
-        yield more(hidden)
-
-
-def _row(pair: Pair, many: bool) -> list[Cell]:
-    numbers, style = pair.metrics, STYLES[pair.verdict]
-    return [
-        Cell(f"{wording.SIGNS[pair.verdict]} {pair.verdict.value}", style),
-        Cell(wording.name(pair.name)),
-        Cell(printable(pair.slot or ""), "dim"),
-        Cell(printable(pair.candidate) if many else "", "dim"),
-        Cell(wording.number(numbers.max_abs if numbers else None)),
-        Cell(wording.number(numbers.max_rel if numbers else None)),
-        Cell(wording.mismatched(pair)),
-        Cell(wording.both(*map(wording.shape, pair.shape)), "dim"),
-        Cell(printable(wording.both(*pair.dtype)) if pair.dtype[0] != pair.dtype[1] else "", "dim"),
-        Cell(wording.pairing(pair), "dim"),
-    ]
-
-
-def _leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    for side in ("reference", "candidate"):
-        left = wording.ordered(comparison.leftovers, side)
-        if left:
-            yield Text(f"  {wording.leftover_title(left, side)}", "bold")
-            yield from _leftover_lines(left, options, width, many=len(comparison.candidates) > 1)
-
-
-def _leftover_lines(
-    left: Sequence[Leftover], options: ReportOptions, width: int, many: bool
-) -> Iterator[RenderableType]:
-    columns = [
-        Column("", ALWAYS, least=12),
-        Column("", 7),
-        Column("", 5),
-        Column("", 6, least=8),
-        Column("", 8, least=max(12, width // 4)),
-    ]
-    shown = left if options.verbose else left[: options.top]
-    if shown:
-        yield from lines(columns, [_leftover_row(each, many) for each in shown], width, indent=4)
-    if len(shown) < len(left):
-        yield more(len(left) - len(shown), indent=4)
-
-
-def _leftover_row(left: Leftover, many: bool) -> list[Cell]:
-    return [
-        Cell(wording.name(left.name), "" if left.counts else "dim"),
-        Cell(wording.shape(left.shape), "dim"),
-        Cell(printable(left.dtype), "dim"),
-        Cell(printable(left.candidate) if many else "", "dim"),
-        Cell(printable(left.hint), "cyan"),
-    ]
-
-
-def _groups(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    if not comparison.groups:
-        return
-    columns = [
-        Column("group", ALWAYS, least=8),
-        Column("pattern", 2, least=8),
-        Column("pairs", 5, right=True),
-        Column("same", 4, right=True),
-        Column("left over", 3, right=True),
-        Column("match rate", 6, right=True),
-    ]
-    yield from lines(columns, [_group_row(comparison, name) for name in comparison.groups], width)
-
-
-def _group_row(comparison: Comparison, name: str) -> list[Cell]:
-    totals = comparison.totals_of_group(name)
-    left = totals.only_reference + totals.only_candidate
-    same = totals.pairs > 0 and totals.matched == totals.pairs and not left
-    return [
-        Cell(printable(name)),
-        Cell(printable(comparison.groups[name]), "dim"),
-        Cell(f"{totals.pairs:,}"),
-        Cell(f"{totals.matched:,}"),
-        Cell(f"{left:,}" if left else ""),
-        Cell(wording.match_rate(totals) if totals.pairs else "–", "green" if same else "red"),
-    ]
-
-
-def _findings(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    for finding in comparison.findings:
-        yield _finding(finding, width)
-
-
-def _finding(finding: Finding, width: int) -> RenderableType:
-    harmless = ", harmless" if finding.harmless else ""
-    title = Text("  finding  ", "dim").append(printable(finding.cause), "not dim bold")
-    title.append(f" ({finding.confidence:.0%} sure{harmless})", "dim")
-    where = ", ".join(printable(name, 60) for name in finding.where[:3])
-    more = f" and {len(finding.where) - 3:,} more" if len(finding.where) > 3 else ""
-    facts = [("where", where + more), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
-    return Group(title, *(Padding(entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
-
-
-# What a report is made of, in order; a section with nothing to say yields nothing.
-SECTIONS: tuple[Section, ...] = (_headline, _sides, _candidates, _facts, _rows, _leftovers, _groups, _findings)
-RECORDING_SECTIONS: tuple[Section, ...] = (
-    _headline,
-    recording_terminal.sides,
-    _candidates,
-    _facts,
-    recording_terminal.model,
-    recording_terminal.layers,
-    recording_terminal.gradients,
-    recording_terminal.others,
-    recording_terminal.details,
-    _leftovers,
-    _groups,
-    _findings,
-    recording_terminal.summary,
-)
+def _verdict(comparison: Comparison, color: bool) -> str:
+    """Return the verdict on one line, however narrow the terminal is."""
+    verdict, status = wording.verdict_line(comparison)
+    if not color:
+        return f"{verdict}{status}\n"
+    return f"{_BOLD[comparison.outcome]}{verdict}{_PLAIN}{_DIM}{status}{_PLAIN}\n"

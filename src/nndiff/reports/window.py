@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nndiff.reports import wording
 from nndiff.reports.layers import Row
 from nndiff.verdict import Verdict
 
@@ -35,9 +35,8 @@ class Gap:
         pairs = [pair for row in self.rows if (pair := getattr(row, direction))]
         if not pairs:
             return None
-        sizes = [pair.metrics.max_abs for pair in pairs if pair.metrics and not math.isnan(pair.metrics.max_abs)]
         worst = max(pairs, key=lambda pair: pair.severity).verdict
-        return GapSide(worst, sum(not pair.verdict.passed for pair in pairs), max(sizes, default=None))
+        return GapSide(worst, sum(not pair.verdict.passed for pair in pairs), wording.largest(pairs))
 
 
 _BEFORE = 3  # rows shown before the first divergence

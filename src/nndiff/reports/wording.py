@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from decimal import ROUND_CEILING, Context, Decimal
 
 from nndiff.names import natural_key, printable
 from nndiff.recorded import GRADIENTS
@@ -24,7 +23,18 @@ SIGNS = {
     Verdict.NOT_COMPARED: "?",
 }
 OUTCOME_SIGNS = {Outcome.IDENTICAL: "✓", Outcome.CLOSE: "≈", Outcome.DIFFERENT: "✗", Outcome.NOTHING: "?"}
+_FILTERED = "left out by --include/--exclude: "  # how the note on filters begins
 _LONGEST_LIST = 5  # notes of one kind before "and N more"
+
+
+def is_recording(comparison: Comparison) -> bool:
+    """Tell whether layers are to be shown: of recordings, where there is anything at all."""
+    return comparison.kind == "recording" and bool(comparison.pairs)
+
+
+def verdict_line(comparison: Comparison) -> tuple[str, str]:
+    """Return the first line of a report at a terminal, and the exit status that ends it."""
+    return f"{OUTCOME_SIGNS[comparison.outcome]} {headline(comparison)}", f" (exit {comparison.exit_code})"
 
 
 def headline(comparison: Comparison) -> str:
@@ -36,7 +46,7 @@ def _story(comparison: Comparison) -> str:
     totals, many = _that_count(comparison), len(comparison.candidates) > 1
     unit = "pair" if many else "tensor"
     if comparison.outcome is Outcome.NOTHING:
-        return _why_nothing(totals)
+        return _why_nothing(comparison, totals)
     if comparison.outcome is Outcome.IDENTICAL:
         return f"{_all(totals.pairs, unit, 'has', 'have')} the same values"
     if comparison.outcome is Outcome.CLOSE:
@@ -54,11 +64,13 @@ def _that_count(comparison: Comparison) -> Totals:
     return count(comparison.pairs, (left for left in comparison.leftovers if left.counts))
 
 
-def _why_nothing(totals: Totals) -> str:
+def _why_nothing(comparison: Comparison, totals: Totals) -> str:
     if totals.pairs:
         return f"not one element of {plural(totals.pairs, 'pair')} could be compared"
     if totals.only_reference or totals.only_candidate:
         return f"no tensor found a partner ({_leftover_counts(totals)})"
+    if any(note.startswith(_FILTERED) and not note.startswith(f"{_FILTERED}0 ") for note in comparison.notes):
+        return "--include/--exclude left no tensor to compare"
     return "there are no tensors"
 
 
@@ -108,16 +120,23 @@ def tally(totals: Totals) -> str:
 
 
 def match_rate(totals: Totals) -> str:
-    """Return the match rate, rounded down: 100% means all."""
-    return f"{math.floor(totals.match_rate * 10_000) / 100:.2f}%"
+    """Return the share of pairs that are the same."""
+    return percent(totals.matched, totals.pairs)
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share in percent, rounded; 100.00% means all and 0.00% none."""
+    if part in (0, whole):
+        return "100.00%" if part else "0.00%"
+    return f"{min(99.99, max(0.01, 100 * part / whole)):.2f}%"
 
 
 def ranked(pairs: Iterable[Pair]) -> list[Pair]:
     """Return pairs worst first, equals in natural order of their names."""
 
     def key(pair: Pair) -> tuple[object, ...]:
-        rank, needed = pair.severity
-        return -rank, -math.inf if math.isnan(needed) else -needed, natural_key(pair.name), pair.order
+        rank, rounded, needed = pair.severity
+        return -rank, -rounded, -math.inf if math.isnan(needed) else -needed, natural_key(pair.name), pair.order
 
     return sorted(pairs, key=key)
 
@@ -167,7 +186,19 @@ def number(value: float | None) -> str:
 
 def relative(pair: Pair) -> float | None:
     """Return the largest relative difference; none of gradients, which are measured by the scale of all of them."""
-    return None if pair.metrics is None or pair.slot in GRADIENTS else pair.metrics.max_rel
+    return None if pair.slot in GRADIENTS else measured(pair, "max_rel")
+
+
+def measured(pair: Pair, which: str) -> float | None:
+    """Return one number of a pair; none where it is zero because what is not finite does not enter it."""
+    value: float | None = getattr(pair.metrics, which, None)
+    return None if value == 0 and pair.verdict is Verdict.NOT_FINITE else value
+
+
+def largest(pairs: Iterable[Pair]) -> float | None:
+    """Return the largest difference of all pairs that have one."""
+    sizes = (measured(pair, "max_abs") for pair in pairs)
+    return max((size for size in sizes if size is not None and not math.isnan(size)), default=None)
 
 
 def short(value: float) -> str:
@@ -266,6 +297,8 @@ def rounded_up(value: float) -> str:
     # equal is enough only for short binary fractions: with others the rule's own rounding may fall short
     if float(near) > value * (1 + 2**-50) or (float(near) == value and (value * 1024).is_integer()):
         return near
+    from decimal import ROUND_CEILING, Context, Decimal
+
     digits = Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value * (1 + 2**-50)))
     return f"{float(digits):.2e}"
 

@@ -186,3 +186,74 @@ def test_colour_is_for_terminals_and_tables_fit(files):
         plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
         assert max(len(line) for line in plain.splitlines()) <= width
     assert "\x1b[" not in nndiff(*args[3:]).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["show", "REF"], ["show", "REF", "--json"], ["diff", "REF", "REF", "--dry-run"], ["--help"], ["--version"]],
+)
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
+def test_standard_output_that_takes_nothing_is_one_sentence(words, where, files):
+    line = " ".join([sys.executable, "-m", "nndiff", *(files[0] if word == "REF" else word for word in words), where])
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"nndiff: [^\n]*standard output: [^\n]*\n", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["diff", "REF", "OFF", "--toip", "3"],
+            "nndiff diff: unknown option --toip (did you mean --top?); `nndiff diff",
+        ),
+        (["diff", "REF", "OFF", "--toip=3"], "unknown option --toip (did you mean --top?)"),
+        (["diff", "REF", "OFF", "--zzz"], "unknown option --zzz; `nndiff diff --help`"),
+        (["show", "REF", "more"], "nndiff show: unexpected argument 'more'; `nndiff show --help`"),
+        (["dif", "REF", "OFF"], "unknown command 'dif' (did you mean diff?)"),
+        (["diff", "", "OFF"], "argument REF: an empty path names nothing"),
+        (["diff", "REF", "OFF", ""], "argument CAND: an empty path names nothing"),
+        (["show", ""], "an empty path names nothing"),
+        (["report", ""], "an empty path names nothing"),
+        (["diff", "REF", "OFF", "--map", ""], "an empty path names nothing"),
+        (["diff", "REF", "OFF", "--ckpt", "nosuch"], "--ckpt would do nothing"),
+        (["diff", "REF", "OFF", "--mode", "eval", "--python", "x"], "--python and --mode would do nothing"),
+        (["diff", "REF", "OFF", "--config", "x"], "--config would do nothing"),
+        (["diff", "REF", "OFF", "--dry-run", "--report", "json"], "leave out --report or --dry-run"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_way_out(words, said, files):
+    named = {"REF": files[0], "OFF": files[2]}
+    done = nndiff(*(named.get(word, word) for word in words))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ['{"a": "b", "a": "c"}', "a => b\na => c\n"])
+def test_a_name_mapped_twice_is_refused(text, files, tmp_path):
+    (tmp_path / "map").write_text(text)
+    done = nndiff("diff", files[0], files[2], "--map", tmp_path / "map")
+    assert done.returncode == 2
+    assert "'a' is mapped twice" in done.stderr
+
+
+def test_filters_that_leave_nothing_are_named(files, tmp_path):
+    done = nndiff("diff", files[0], files[2], "--include", "nosuch", "--quiet")
+    assert done.stdout == "? nothing compared: --include/--exclude left no tensor to compare (exit 2)\n"
+    empty = save(tmp_path / "empty.safetensors", {})
+    assert "there are no tensors" in nndiff("diff", empty, empty, "--include", "nosuch", "--quiet").stdout
+
+
+def test_show_counts_and_zeros_are_plain(tmp_path):
+    one = save(tmp_path / "one.safetensors", {"zeros": np.array([-0.0, -0.0], np.float32)})
+    done = nndiff("show", one)
+    assert "safetensors, 1 tensor\n" in done.stdout
+    assert not re.search(r"-0\b", done.stdout)
+    two = save(tmp_path / "two.safetensors", {"a": np.ones(1, np.float32), "b": np.ones(1, np.float32)})
+    assert "safetensors, 2 tensors\n" in nndiff("show", two).stdout
+
+
+def test_the_quiet_verdict_is_one_line_however_narrow(files):
+    assert nndiff("diff", files[0], files[2], "--quiet", COLUMNS="20").stdout.count("\n") == 1
+    assert nndiff("diff", files[0], files[2], COLUMNS="20").stdout.count("\n") > 1

@@ -35,6 +35,21 @@ def test_nothing_heavy_is_imported(tmp_path, command):
     assert not found & set(_HEAVY)
 
 
+def test_the_verdict_alone_needs_no_rich(tmp_path):
+    path = save(tmp_path / "a.safetensors", {"a": np.ones(3, np.float32)})
+    assert "rich" not in _imported_by("diff", path, path, "--quiet")
+    assert "rich" in _imported_by("diff", path, path)  # the test can fail
+
+
+def test_only_the_command_asked_for_is_imported():
+    code = "import sys; from nndiff.commands import main\ntry: main(['show', '--help'])\nexcept SystemExit: pass\n"
+    code += "sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    found = {name for name in done.stderr.split() if name.startswith("nndiff.commands.")}
+    assert "nndiff.commands.show" in found
+    assert not found & {f"nndiff.commands.{name}" for name in ("diff", "record", "run", "report", "demo")}
+
+
 def test_the_test_above_can_fail():
     code = "import torch, sys; sys.stderr.write(' '.join({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

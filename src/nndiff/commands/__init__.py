@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from importlib import import_module
+from typing import Any, NoReturn
 
 import nndiff
 from nndiff.errors import NndiffError
 from nndiff.names import printable
 
-COMMANDS = ("diff", "record", "run", "show", "report", "demo")
+# What each command is for, so that only the one that was asked for need be imported.
+COMMANDS = {
+    "diff": "compare a reference with one or more candidates",
+    "record": "run a model once and save what every layer did, forward and backward",
+    "run": "record two models, each in its own process, and compare what every layer did",
+    "show": "what is inside: names, shapes, dtypes, statistics",
+    "report": "render a saved result again, in any format, at any tolerance",
+    "demo": "the whole story on small built-in models",
+}
 
 _DESCRIPTION = """\
 nndiff is diff for neural networks: where two models stop being the same, whether it matters, and why.
@@ -37,19 +45,50 @@ class _Version(argparse.Action):
             from nndiff.stats import describe_engine
 
             line += f"\nengine: {describe_engine()}\npython: {sys.version.split()[0]}"
-        sys.stdout.write(line + "\n")
+        _print(line + "\n")
         parser.exit(0)
 
 
 class _Parser(argparse.ArgumentParser):
     """Say what is wrong in one sentence, and where help is."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]  # argparse's never returns either
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {printable(message)}; `{self.prog} --help` shows how it is used\n")
 
+    def print_help(self, file: Any = None) -> None:
+        _print(self.format_help())  # argparse would say nothing where it cannot be printed
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        # here and not in parse_args, so that a command's own parser answers for its options
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(unknown))
+        return found, unknown
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if option is None:
+            return f"unexpected argument {words[0]!r}"
+        return f"unknown option {option}{_meant(option, self._option_string_actions)}"
+
+
+def _print(text: str) -> None:
+    from nndiff.reports.output import print_text
+
+    print_text(text)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """Return the question whether a name that is close was meant, or nothing."""
+    from difflib import get_close_matches
+
+    bare = {name.lstrip("-"): name for name in known}
+    close = get_close_matches(word.lstrip("-"), bare, 1)
+    return f" (did you mean {bare[close[0]]}?)" if close else ""
+
+
+def build_parser(full: Container[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of all commands; those not in `full` are named in its help and have no options."""
     parser = _Parser(
         prog="nndiff",
         description=_DESCRIPTION,
@@ -59,28 +98,51 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version (with -v: the engine too)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="more", help=argparse.SUPPRESS)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for name in COMMANDS:
-        import_module(f"nndiff.commands.{name}").add_parser(subparsers)
+    for name, purpose in COMMANDS.items():
+        if name in full:
+            import_module(f"nndiff.commands.{name}").add_parser(subparsers, purpose)
+        else:
+            subparsers.add_parser(name, help=purpose)
     return parser
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command that was asked for; only its module is imported."""
+    command = next((word for word in words if not word.startswith("-")), "")
+    parser = build_parser(full=(command,))
+    if command not in COMMANDS and words[:1] == [command]:
+        parser.error(f"unknown command {command!r}{_meant(command, COMMANDS)}")
+    return parser.parse_args(words)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    args = build_parser().parse_args(argv)
     try:
-        status: int = args.run(args)
-        sys.stdout.flush()
-        return status
+        try:
+            args = _parsed(sys.argv[1:] if argv is None else list(argv))
+            return int(args.run(args))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where trouble can still be told
     except NndiffError as error:
         return _trouble(str(error), error.exit_code)
-    except BrokenPipeError:
-        # The reader has gone (`| head`): nothing more can be said, and Python must not try at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
+    except OSError as error:
+        return _not_written(error)
     except KeyboardInterrupt:
         return _trouble("interrupted", 130)
     except MemoryError:
         return _trouble("out of memory", 2)
+
+
+def _not_written(error: OSError) -> int:
+    """Answer for what could not be read or written; without a name that is standard output."""
+    from nndiff.reports.output import silence_stdout
+
+    if error.filename is None:
+        silence_stdout()
+    if isinstance(error, BrokenPipeError):  # the reader has gone (`| head`): nothing more can be said
+        return 2
+    return _trouble(f"{error.filename or 'standard output'}: {(error.strerror or str(error)).lower()}", 2)
 
 
 def _trouble(sentence: str, status: int) -> int:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 _DESCRIPTION = "Compare small built-in models with planted differences. No network, under a minute."
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
     """Add the command to the command line."""
-    parser = subparsers.add_parser("demo", help="the whole story on small built-in models", description=_DESCRIPTION)
+    parser = subparsers.add_parser("demo", help=purpose, description=_DESCRIPTION)
     parser.set_defaults(run=run)
 
 

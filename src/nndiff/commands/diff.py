@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 
 from nndiff.align import Rename, read_map
-from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports, write_all
+from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports, path, write_all
 from nndiff.commands.progress import ProgressBar
-from nndiff.commands.replay import add_replay_options, has_models, replayed
+from nndiff.commands.replay import add_replay_options, has_models, refuse_replay_options, replayed
 from nndiff.comparing import Rules, plan
 from nndiff.comparing import run as compare_plans
 from nndiff.names import parse_groups
@@ -33,18 +32,20 @@ Exit status: 0 the same, 1 different, 2 trouble (unreadable file, nothing could 
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "diff",
-        help="compare a reference with one or more candidates",
+        help=purpose,
         description="Compare named tensors of a reference with those of one or more candidates: checkpoints in any "
         "format, folders, recordings. What they are is detected.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("reference", metavar="REF", help="the side that is right by definition; FILE::key takes a part")
-    parser.add_argument("candidates", metavar="CAND", nargs="+", help="the side on trial, one or more")
+    parser.add_argument(
+        "reference", metavar="REF", type=path, help="the side that is right by definition; FILE::key takes a part"
+    )
+    parser.add_argument("candidates", metavar="CAND", nargs="+", type=path, help="the side on trial, one or more")
     add_tolerance_options(parser)
     add_pairing_options(parser)
     add_replay_options(parser)
@@ -67,7 +68,9 @@ def add_pairing_options(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX=>REPLACEMENT",
         help="rewrite candidate names into the reference's; repeatable, applied in turn",
     )
-    group.add_argument("--map", metavar="FILE", help='pairs by name: JSON {"ref": "cand"} or lines of \'REF => CAND\'')
+    group.add_argument(
+        "--map", metavar="FILE", type=path, help='pairs by name: JSON {"ref": "cand"} or lines of \'REF => CAND\''
+    )
     group.add_argument("--dry-run", action="store_true", help="print what would be compared with what; read no data")
 
 
@@ -88,7 +91,10 @@ def run(args: argparse.Namespace) -> int:
     rules = rules_from(args)
     check_reports(args)
     if not has_models(args):
+        refuse_replay_options(args)
         return compare_and_report([args.reference, *args.candidates], tolerance, rules, args)
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="nndiff-replay-") as folder:
         return compare_and_report([args.reference, *replayed(args, folder)], tolerance, rules, args)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
 from nndiff.comparing import Plan
 from nndiff.names import printable
+from nndiff.reports.output import print_text
 
 
 def print_plans(plans: Sequence[Plan]) -> int:
     """Print which names belong together and by which rule; return 0 if all do, 1 if not, 2 if none does."""
     for plan in plans:
-        sys.stdout.write("\n".join(_lines(plan)) + "\n")
+        print_text("\n".join(_lines(plan)) + "\n")
     if not any(plan.alignment.matches for plan in plans):
         return 2
     whole = all(not list(plan.leftovers()) and not _misfits(plan) for plan in plans)

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable
 
+from nndiff.errors import UsageError
 from nndiff.reports import FORMATS, ReportOptions, check_specs, write_reports
 from nndiff.result import Comparison
 from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
@@ -40,6 +41,13 @@ def add_tolerance_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def path(text: str) -> str:
+    """Return a path given on the command line; an empty one, say from an unset variable, is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path names nothing: give the path of a file or folder")
+    return text
+
+
 def report_options(args: argparse.Namespace) -> ReportOptions:
     """Return what --top, --quiet and --verbose ask for."""
     return ReportOptions(top=args.top, quiet=args.quiet, verbose=args.verbose)
@@ -61,4 +69,6 @@ def _rows(text: str) -> int:
 
 def check_reports(args: argparse.Namespace) -> None:
     """Refuse reports that cannot be written before any work is done."""
+    if args.report and args.dry_run:
+        raise UsageError("--dry-run compares nothing that a report could show: leave out --report or --dry-run")
     check_specs(args.report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +29,11 @@ Exit status: 0 recorded, 2 trouble.
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "record",
-        help="run a model once and save what every layer did, forward and backward",
+        help=purpose,
         description="Run a model once and save what every layer did. MODEL is file.py[:factory], "
         "package.module[:factory], hf:DIR or x.nemo.",
         epilog=_EXAMPLES,
@@ -114,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
             traceback.print_exception(error.__cause__)
         raise
     if not args.quiet:
-        for line in _summary(spec, recording):
-            sys.stdout.write(printable(line) + "\n")
+        from nndiff.reports.output import print_text
+
+        print_text("".join(printable(line) + "\n" for line in _summary(spec, recording)))
     return 0
 
 

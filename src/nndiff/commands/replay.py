@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
-from nndiff.commands.elsewhere import Order, record_elsewhere
 from nndiff.errors import UsageError
 from nndiff.sources import Source, open_source
 
@@ -26,6 +24,16 @@ def has_models(args: argparse.Namespace) -> bool:
     return any(_is_model(candidate, args.reference) for candidate in args.candidates)
 
 
+def refuse_replay_options(args: argparse.Namespace) -> None:
+    """Refuse options for a model where no candidate is one, lest they be taken for heeded."""
+    idle = [f"--{name}" for name in ("ckpt", "config", "python", "mode") if getattr(args, name) is not None]
+    if idle:
+        raise UsageError(
+            f"{' and '.join(idle)} would do nothing: no candidate is a model to be run; leave it out, or compare a "
+            "recording with a MODEL (file.py, hf:DIR, x.nemo)"
+        )
+
+
 def _is_model(candidate: str, reference: str) -> bool:
     if candidate.startswith("hf:") or candidate.partition(":")[0].endswith(".py"):
         return True
@@ -40,6 +48,8 @@ def is_run(path: str) -> bool:
     """Tell whether a path is a recording, ours or an older script's."""
     if not os.path.isdir(path):
         return False
+    from pathlib import Path
+
     from nndiff.recording.folder import is_recording
     from nndiff.sources.saved_outputs import is_saved_outputs
 
@@ -54,6 +64,8 @@ def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
             f"{models} is a model, and {args.reference} is no recording to replay: record the reference first "
             "(nndiff record), or compare two models with nndiff run"
         )
+    from nndiff.commands.elsewhere import Order, record_elsewhere
+
     options = [*_as_recorded(args), *_asked(args)]
     found = []
     for number, candidate in enumerate(args.candidates):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from nndiff import result_json
-from nndiff.commands.options import add_report_options, add_tolerance_options, write_all
+from nndiff.commands.options import add_report_options, add_tolerance_options, path, write_all
 from nndiff.tolerance import Tolerance, choose
 
 _EXAMPLES = """\
@@ -20,16 +20,16 @@ Judged again, a tensor passes only where the saved numbers prove it. Exit status
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "report",
-        help="render a saved result again, in any format, at any tolerance",
+        help=purpose,
         description="Render a result saved by --report json:PATH again, in any format, at any tolerance.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("result", metavar="RESULT.json", help="a result saved by --report json:PATH")
+    parser.add_argument("result", metavar="RESULT.json", type=path, help="a result saved by --report json:PATH")
     add_tolerance_options(parser)
     add_report_options(parser)
     parser.set_defaults(run=run)

@@ -30,11 +30,11 @@ same, 1 different, 2 trouble.
 _SIDES = (("ref", "reference"), ("cand", "candidate"))
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "run",
-        help="record two models, each in its own process, and compare what every layer did",
+        help=purpose,
         description="Record two models, each in its own process and, if asked, by its own interpreter, and compare "
         "them layer by layer.",
         epilog=_EXAMPLES,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nndiff.commands.options import path
 from nndiff.commands.progress import ProgressBar
 from nndiff.names import natural_key, printable, selected
+from nndiff.reports.output import print_text
+from nndiff.reports.sink import for_stdout
+from nndiff.reports.wording import plural
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
@@ -27,17 +30,19 @@ Foreign classes in a pickle are named and never loaded; nothing in the file is r
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "show",
-        help="what is inside: names, shapes, dtypes, statistics",
+        help=purpose,
         description="Show what a source holds: names, shapes, dtypes and statistics of its tensors, and what else "
         "is in the file.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help="checkpoint, folder or recording; FILE::key takes a part")
+    parser.add_argument(
+        "source", metavar="SOURCE", type=path, help="checkpoint, folder or recording; FILE::key takes a part"
+    )
     parser.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only these; repeatable")
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="all but these; repeatable")
     stats = parser.add_mutually_exclusive_group()
@@ -96,7 +101,7 @@ def _print_json(source: Source, tensors: Sequence[TensorRef], numbers: list[Metr
         "bytes": side.nbytes,
         "tensors": [_entry(each, numbers[index] if numbers else None) for index, each in enumerate(tensors)],
     }
-    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    print_text(json.dumps(document, indent=1, allow_nan=False) + "\n", for_people=False)
 
 
 def _entry(tensor: TensorRef, metrics: Metrics | None) -> dict[str, Any]:
@@ -114,27 +119,18 @@ def _entry(tensor: TensorRef, metrics: Metrics | None) -> dict[str, Any]:
 def _print_text(
     source: Source, tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None, quiet: bool, wanted: bool
 ) -> None:
-    from rich.console import Console
-
-    from nndiff.reports.sink import for_stdout
-
-    sink = for_stdout()
-    console = Console(width=sink.width, color_system="auto" if sink.color else None, highlight=False, soft_wrap=True)
-    for line in _summary(source, tensors):
-        console.print(line, markup=False)
-    if quiet:
-        return
-    console.print()
-    for row in _table(tensors, numbers, sink.width):
-        console.print(row)
-    if not wanted and tensors:
-        console.print("\nstatistics are left out for a source of this size; --stats computes them", markup=False)
+    text = "".join(f"{line}\n" for line in _summary(source, tensors))
+    if not quiet:
+        text += "\n" + _table(tensors, numbers)
+    if not (quiet or wanted) and tensors:
+        text += "\nstatistics are left out for a source of this size; --stats computes them\n"
+    print_text(text)
 
 
 def _summary(source: Source, tensors: Sequence[TensorRef]) -> Iterator[str]:
     side = source.side()
-    yield f"{printable(source.label)}: {source.kind}, {len(source.tensors):,} tensors"
-    yield f"  parameters  {side.elements:,} in all, {side.trainable:,} look trainable; {side.nbytes:,} bytes"
+    yield f"{printable(source.label)}: {source.kind}, {plural(len(source.tensors), 'tensor')}"
+    yield f"  parameters  {side.elements:,} in all, {side.trainable:,} look trainable; {plural(side.nbytes, 'byte')}"
     if len(tensors) != len(source.tensors):
         yield f"  shown       {len(tensors):,} of {len(source.tensors):,}, by --include/--exclude"
     if source.part:
@@ -149,9 +145,12 @@ def _summary(source: Source, tensors: Sequence[TensorRef]) -> Iterator[str]:
     yield from (f"  note: {printable(note, 1000)}" for note in source.notes)
 
 
-def _table(tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None, width: int) -> Iterator[Any]:
+def _table(tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None) -> str:
     from nndiff.reports.grid import ALWAYS, Cell, Column, lines
+    from nndiff.reports.terminal_sections import plain_console, printed
 
+    sink = for_stdout()
+    console = plain_console(sink.width, sink.color)
     columns = [Column("name", ALWAYS, least=40), Column("shape", 90), Column("dtype", 80)]
     columns += [Column(title, keep, right=True) for title, keep in _STATISTICS] if numbers else []
     columns.append(Column("", 85))
@@ -162,8 +161,9 @@ def _table(tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None, w
         row += [Cell(text) for text in _numbers(metrics)] if numbers else []
         bad = f"{metrics.nonfinite_ref:,} not finite" if metrics and metrics.nonfinite_ref else ""
         rows.append([*row, Cell(tensor.missing or bad, "red")])
-    if rows:
-        yield from lines(columns, rows, width)
+    for line in lines(columns, rows, sink.width) if rows else ():
+        console.print(line, soft_wrap=True)
+    return printed(console)
 
 
 _STATISTICS = (("mean", 60), ("std", 70), ("min", 40), ("max", 50))
@@ -172,4 +172,5 @@ _STATISTICS = (("mean", 60), ("std", 70), ("min", 40), ("max", 50))
 def _numbers(metrics: Metrics | None) -> list[str]:
     if metrics is None:
         return [""] * len(_STATISTICS)
-    return [f"{getattr(metrics, f'ref_{name}'):.4g}" for name, _ in _STATISTICS]
+    # a zero has no sign here: the least and the largest of zeros are whichever came first
+    return [f"{getattr(metrics, f'ref_{name}') + 0.0:.4g}" for name, _ in _STATISTICS]

@@ -167,7 +167,7 @@ class Recorder:
 
         event = self._sink.tensor(site, load, keep=keep, like=like, forward=forward, phase=phase)
         if like is None:
-            self._lineage.remember(tensor, event)
+            self._lineage.remember(tensor, event, raw)
         return event
 
     def note(self, site: Site, text: str, phase: Phase = "forward") -> int:

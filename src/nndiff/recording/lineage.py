@@ -9,8 +9,12 @@ import torch
 from torch.multiprocessing import reductions
 
 from nndiff.recording.events import TensorEvent
+from nndiff.recording.measure import Raw
+from nndiff.recording.native import native, threads_for
+from nndiff.recording.torch_tensors import memory_of
 
 _SWEPT = 4
+_CHEAP = 8  # how much less a checksum takes than measuring: only large ones are worth a second thread
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Lineage:
         self._storages: dict[int, tuple[_Alive, list[_Known]]] = {}
         self._turn: deque[int] = deque()
 
-    def remember(self, tensor: torch.Tensor, event: TensorEvent) -> None:
-        """Note which event a tensor became."""
+    def remember(self, tensor: torch.Tensor, event: TensorEvent, raw: Raw | None = None) -> None:
+        """Note which event a tensor became; `raw` is what was measured of it, which may spare another look."""
         place = _place(tensor)
         if place is None:
             return
@@ -50,7 +54,7 @@ class Lineage:
         if reference is None or reference.expired():
             reference, known = _Alive(storage), []
         known = [each for each in known if each.version == version]
-        known.append(_known(tensor, version, event))
+        known.append(_known(tensor, version, event, _check_of(raw, tensor) or _checksum(tensor)))
         if storage._cdata not in self._storages:
             self._turn.append(storage._cdata)
         self._storages[storage._cdata] = (reference, known)
@@ -105,7 +109,7 @@ def _place(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int] | None:
         return None  # wrappers without memory of their own
 
 
-def _known(tensor: torch.Tensor, version: int, event: TensorEvent) -> _Known:
+def _known(tensor: torch.Tensor, version: int, event: TensorEvent, check: bytes) -> _Known:
     low, high = _span(tensor)
     dense = high - low == tensor.numel() * tensor.element_size()
     return _Known(
@@ -116,21 +120,21 @@ def _known(tensor: torch.Tensor, version: int, event: TensorEvent) -> _Known:
         stride=tensor.stride(),
         dtype=tensor.dtype,
         flags=(tensor.is_conj(), tensor.is_neg()),
-        check=_checksum(tensor),
+        check=check,
         span=(low, high) if dense else None,
     )
 
 
 def _same(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] | None:
-    for each in reversed(known):
-        if (
-            (each.offset, each.dtype) == (tensor.storage_offset(), tensor.dtype)
-            and (each.shape, each.stride) == (tuple(tensor.shape), tensor.stride())
-            and each.flags == (tensor.is_conj(), tensor.is_neg())
-            and each.check == _checksum(tensor)
-        ):
-            return each.event, "same"
-    return None
+    alike = [
+        each
+        for each in reversed(known)
+        if (each.offset, each.dtype) == (tensor.storage_offset(), tensor.dtype)
+        and (each.shape, each.stride) == (tuple(tensor.shape), tensor.stride())
+        and each.flags == (tensor.is_conj(), tensor.is_neg())
+    ]
+    check = _checksum(tensor) if alike else b""
+    return next(((each.event, "same") for each in alike if each.check == check), None)
 
 
 def _view(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] | None:
@@ -147,8 +151,19 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
 
 
+def _check_of(raw: Raw | None, tensor: torch.Tensor) -> bytes:
+    """Return the checksum that was taken with the digest, if that was of the very memory of the tensor."""
+    if raw is None or not raw.check:
+        return b""
+    memory = (raw.flat.__array_interface__["data"][0], raw.flat.nbytes)
+    return raw.check if memory == memory_of(tensor) else b""
+
+
 def _checksum(tensor: torch.Tensor) -> bytes:
     """Return a sum that any stray write would most likely change: a fraction of the price of a digest."""
+    memory = memory_of(tensor) if native is not None else None
+    if memory is not None:
+        return bytes(native.checksum(*memory, threads_for(memory[1] // _CHEAP)))
     with torch.no_grad():
         bare = tensor.detach()
         if bare.is_complex():

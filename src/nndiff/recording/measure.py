@@ -1,10 +1,12 @@
-"""The digest and the statistics of one tensor: in parts that stay in cache, on every core there is."""
+"""The digest and the statistics of one tensor: in parts that stay in cache, on every core there is.
+
+In C where the extension was built and the machine has what it takes; the way in NumPy and hashlib does the rest.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,20 +19,29 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DType
 from nndiff.recording.events import Stats
+from nndiff.recording.native import native, threads_for, workers
 
 PART = 1 << 18  # bytes: the leaves of the digest; part of the format
 _ALONE = 2 * PART  # below this handing work to another thread costs more than it saves
 _PIECE = 8192
 _NAN = float("nan")
 
+# what the extension takes statistics of, in the order of the enum Type in stats/native/native.h
+_TYPES = (
+    *("float64", "float32", "float16", "bfloat16"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
+)
+_CODES = {**{name: code for code, name in enumerate(_TYPES)}, "bool": _TYPES.index("uint8")}
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Raw:
     """Hold a tensor's elements as they are stored: flat, in C order, little endian."""
 
     flat: NDArray[Any]  # of dtype.storage
     dtype: DType
     shape: tuple[int, ...]
+    check: bytes = b""  # the checksum of the elements, where measuring them gave one on the way
 
     @property
     def bytes(self) -> memoryview:
@@ -48,15 +59,15 @@ class Measured:
 
 def measure(raw: Raw, with_stats: bool = True) -> Measured:
     """Return digest and statistics of a tensor."""
-    per_part = PART // raw.dtype.itemsize
-    starts = range(0, raw.flat.size, per_part)
     wanted = with_stats and raw.dtype.kind != "opaque"
-    results = _in_parallel(raw, starts, per_part, wanted)
-    digest = hashlib.sha256(head(raw.dtype.name, raw.shape))
-    for leaf, _ in results:
-        digest.update(leaf)
-    moments = [moment for _, moment in results if moment]
-    return Measured(digest.hexdigest(), _stats(raw.flat.size, moments) if wanted else None)
+    leaves, moments = _natively(raw, wanted) if native is not None else (None, None)
+    missing = wanted and moments is None
+    if leaves is None or missing:
+        results = _in_parallel(raw, leaves is None, missing)
+        leaves = b"".join(leaf for leaf, _ in results) if leaves is None else leaves
+        moments = [moment for _, moment in results if moment] if missing else moments
+    digest = hashlib.sha256(head(raw.dtype.name, raw.shape) + leaves).hexdigest()
+    return Measured(digest, _stats(raw.flat.size, moments) if moments is not None else None)
 
 
 def head(dtype: str, shape: Sequence[int]) -> bytes:
@@ -77,39 +88,44 @@ class _Moments:
     high: float
 
 
+def _natively(raw: Raw, with_stats: bool) -> tuple[bytes | None, list[_Moments] | None]:
+    """Return the leaves and the moments as the extension finds them, None for what it cannot tell."""
+    code = _CODES.get(raw.dtype.name, -1) if with_stats else -1
+    leaves, raw.check, moments = native.measure(raw.flat, code, threads_for(raw.flat.nbytes))
+    return leaves, [_Moments(*moments)] if moments is not None else None
+
+
 _Part = tuple[bytes, _Moments | None]
 
 
-def _in_parallel(raw: Raw, starts: range, size: int, with_stats: bool) -> list[_Part]:
-    if len(starts) * PART <= _ALONE or _workers() < 2:
-        return _parts(raw, starts, size, with_stats)
-    shares = min(_workers(), len(starts))
+def _in_parallel(raw: Raw, with_leaves: bool, with_stats: bool) -> list[_Part]:
+    size = PART // raw.dtype.itemsize
+    starts = range(0, raw.flat.size, size)
+
+    def share(low: int, high: int) -> list[_Part]:
+        parts = (raw.flat[start : start + size] for start in starts[low:high])
+        return [_part(part, raw.dtype, with_leaves, with_stats) for part in parts]
+
+    if len(starts) * PART <= _ALONE or workers() < 2:
+        return share(0, len(starts))
+    shares = min(workers(), len(starts))
     cut = [len(starts) * number // shares for number in range(shares + 1)]
-    waiting = [_pool().submit(_parts, raw, starts[low:high], size, with_stats) for low, high in pairwise(cut[1:])]
-    found = _parts(raw, starts[: cut[1]], size, with_stats)
+    waiting = [_pool().submit(share, low, high) for low, high in pairwise(cut[1:])]
+    found = share(0, cut[1])
     for each in waiting:
         found.extend(each.result())
     return found
 
 
 @cache
-def _workers() -> int:
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-
-
-@cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_workers(), thread_name_prefix="nndiff-measure")
+    return ThreadPoolExecutor(workers(), thread_name_prefix="nndiff-measure")
 
 
-def _parts(raw: Raw, starts: range, size: int, with_stats: bool) -> list[_Part]:
-    found: list[_Part] = []
+def _part(part: NDArray[Any], dtype: DType, with_leaf: bool, with_stats: bool) -> _Part:
+    leaf = hashlib.sha256(part.view(np.uint8).data).digest() if with_leaf else b""
     with np.errstate(all="ignore"):
-        for start in starts:
-            part = raw.flat[start : start + size]
-            leaf = hashlib.sha256(part.view(np.uint8).data).digest()
-            found.append((leaf, _moments(raw.dtype.decode(part)) if with_stats else None))
-    return found
+        return leaf, _moments(dtype.decode(part)) if with_stats else None
 
 
 def _moments(values: NDArray[Any]) -> _Moments:

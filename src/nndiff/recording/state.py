@@ -9,6 +9,9 @@ from typing import Literal
 import torch
 from torch.nn.parameter import is_lazy
 
+from nndiff.recording.native import native
+from nndiff.recording.torch_tensors import memory_of
+
 Mode = Literal["train", "eval"]
 _COPY_LIMIT = 256 << 20  # parameters up to so many bytes are copied; of larger models changes are only noticed
 
@@ -23,6 +26,7 @@ class State:
         self._grads = [(each, each.grad) for _, each in self._parameters]
         self._versions = {name: each._version for name, each in self._parameters}
         total = sum(each.numel() * each.element_size() for _, each in self._parameters)
+        self._unequal: list[str] | None = None  # as last found; a run may follow, so it holds for one use
         self._copies = {name: _copy(each) for name, each in self._parameters} if total <= _COPY_LIMIT else {}
         self._buffers = {
             module: {
@@ -32,7 +36,8 @@ class State:
         }
 
     def clear_gradients(self) -> None:
-        """Take the gradients away, so that those of the run stand alone."""
+        """Take the gradients away, so that those of the run that follows stand alone."""
+        self._unequal = None
         for _, parameter in self._parameters:
             parameter.grad = None
 
@@ -47,18 +52,24 @@ class State:
 
     def changed_parameters(self) -> list[str]:
         """Return the parameters the run wrote to."""
-        return [
-            name
-            for name, each in self._parameters
-            if each._version != self._versions[name] or (name in self._copies and not _equal(self._copies[name], each))
-        ]
+        self._unequal = unequal = self._find_unequal()
+        return [name for name, each in self._parameters if self._is_written(name, each) or name in unequal]
+
+    def _is_written(self, name: str, parameter: torch.Tensor) -> bool:
+        return bool(parameter._version != self._versions[name])
+
+    def _find_unequal(self) -> list[str]:
+        held = ((name, each, self._copies.get(name)) for name, each in self._parameters)
+        return [name for name, each, copy in held if copy is not None and not _equal(copy, each)]
 
     def restore(self, keep_modes: bool = False) -> list[str]:
         """Put everything back, but the modes if they are to stay; return the parameters that could not be."""
-        lost = [name for name in self.changed_parameters() if name not in self._copies]
+        lost = [name for name, each in self._parameters if name not in self._copies and self._is_written(name, each)]
+        unequal = self._find_unequal() if self._unequal is None else self._unequal
+        self._unequal = None
         with torch.no_grad():
             for name, each in self._parameters:
-                if name in self._copies and not _equal(self._copies[name], each):
+                if name in unequal:
                     each.data.copy_(self._copies[name])
             for module, held in self._buffers.items():
                 _restore_buffers(module, held)
@@ -93,11 +104,23 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = one.detach(), other.detach()
     if one.is_meta or other.is_meta:
         return one.is_meta and other.is_meta
-    if torch.equal(one, other):
+    if _same_bytes(one, other) or torch.equal(one, other):
         return True
     if not (one.is_floating_point() or one.is_complex()):
         return False
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.stride(), tensor.is_conj(), tensor.is_neg()
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors on the CPU are the same to the bit; torch wakes all its threads for that."""
+    if native is None or _layout(one) != _layout(other):
+        return False
+    here, there = memory_of(one), memory_of(other)
+    return here is not None and there is not None and bool(native.same(here[0], there[0], here[1]))
 
 
 @contextmanager

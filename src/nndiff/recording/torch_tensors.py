@@ -11,6 +11,7 @@ from nndiff.dtypes import DTYPES
 from nndiff.recording.measure import Raw
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_tensor(value: Any) -> bool:
@@ -39,6 +40,30 @@ def raw_tensor(tensor: torch.Tensor) -> Raw:
             flat = torch.view_as_real(flat).reshape(-1)
             return Raw(flat.numpy().view(kind.storage), kind, shape)
         return Raw(flat.view(_BITS[kind.itemsize]).numpy().view(kind.storage), kind, shape)
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return address and size in bytes of a tensor that is alone and without gaps in its memory on the CPU, or None."""
+    if type(tensor) not in _PLAIN or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return None  # a subclass may have no memory of its own, or another
+    count, width = tensor.numel(), tensor.element_size()
+    if not tensor.is_contiguous() and not _dense(tensor):
+        return None
+    end = (int(tensor.storage_offset()) + count) * width
+    if count == 0 or tensor.untyped_storage().nbytes() < end:
+        return None  # a storage may have been made smaller than its tensors
+    address = tensor.data_ptr()
+    return (address, count * width) if address else None
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Tell whether the elements lie without gaps and none twice, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _strided(tensor: torch.Tensor) -> torch.Tensor:

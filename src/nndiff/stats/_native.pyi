@@ -22,6 +22,17 @@ class Batch:
     def results(self, kind: type[Metrics], shapes: list[tuple[int, ...]], /) -> list[Metrics | tuple[int, int] | None]:
         """Return the metrics of each pair; None where squares overflowed, (errno, side) where reading failed."""
 
+def measure(
+    array: Buffer, kind: int, threads: int, /
+) -> tuple[bytes | None, bytes, tuple[int, int, float, float, float, float, float] | None]:
+    """Return digests of the parts of one tensor, its checksum, and its moments: finite, other, mean to largest."""
+
+def checksum(address: int, size: int, threads: int, /) -> bytes:
+    """Return the checksum of bytes in memory."""
+
+def same(address: int, other: int, size: int, /) -> bool:
+    """Tell whether the bytes at two places in memory are the same."""
+
 def address(array: Buffer, size: int, /) -> int:
     """Return where its bytes are, or -1 where they are not so many in a row."""
 

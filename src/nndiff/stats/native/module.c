@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "batch.h"
+#include "side_python.h"
 
 /* What native_engine.py packs for each pair. */
 typedef struct {
@@ -381,7 +382,20 @@ static PyObject *set_float8(PyObject *Py_UNUSED(self), PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *measure(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    return side_measure(current, args);
+}
+
+static PyObject *checksum(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    return side_checksum(current, args);
+}
+
 static PyMethodDef module_methods[] = {
+    {"measure", measure, METH_VARARGS, side_measure_doc},
+    {"checksum", checksum, METH_VARARGS, side_checksum_doc},
+    {"same", side_same, METH_VARARGS, side_same_doc},
     {"address", address, METH_VARARGS, address_doc},
     {"levels", levels, METH_NOARGS, levels_doc},
     {"level", level, METH_NOARGS, level_doc},

@@ -1,0 +1,16 @@
+/* What Python sees of side.c; the vector width is the module's. */
+#ifndef NNDIFF_SIDE_PYTHON_H
+#define NNDIFF_SIDE_PYTHON_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "native.h"
+
+extern const char side_measure_doc[], side_checksum_doc[], side_same_doc[];
+
+PyObject *side_measure(const Kernels *, PyObject *args);
+PyObject *side_checksum(const Kernels *, PyObject *args);
+PyObject *side_same(PyObject *module, PyObject *args);
+
+#endif

@@ -1,0 +1,82 @@
+"""Which recorded tensor a tensor is, and that no write goes unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nndiff.recording import lineage as lineages
+from nndiff.recording import measure as measuring
+from nndiff.recording import state as states
+from nndiff.recording.events import Site, TensorEvent
+from nndiff.recording.lineage import Lineage
+from nndiff.recording.measure import measure
+from nndiff.recording.state import State
+from nndiff.recording.torch_tensors import memory_of, raw_tensor
+
+BASE = torch.arange(24, dtype=torch.float32)
+MADE = {
+    "in a row": lambda base: base.view(4, 6),
+    "permuted": lambda base: base.view(2, 3, 4).permute(2, 0, 1),
+    "with gaps": lambda base: base.view(4, 6)[:, ::2],
+    "expanded": lambda base: base[:4].expand(3, 4),
+    "behind the start": lambda base: base[5:17],
+    "half": lambda base: base.half(),
+    "conjugated": lambda base: torch.view_as_complex(base.view(-1, 2)).conj(),
+}
+
+
+def event() -> TensorEvent:
+    return TensorEvent(0, Site("a", "output"), (1,), "float32", "stats", "0" * 64)
+
+
+@pytest.fixture(params=["in C", "in torch"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "in torch":
+        for module in (lineages, measuring, states):
+            monkeypatch.setattr(module, "native", None)
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_tensor_is_known_again_until_a_write_past_torch(kind: str, measured: bool) -> None:
+    tensor = MADE[kind](BASE.clone())
+    raw = raw_tensor(tensor)
+    measure(raw)
+    known = Lineage()
+    known.remember(tensor, event(), raw if measured else None)
+    assert known.find(tensor) == (event(), "same")
+    tensor.data[0] += 1
+    found = known.find(tensor)
+    assert found is None or found[1] != "same"
+
+
+def test_memory_is_only_named_where_it_is_all_of_the_tensor() -> None:
+    assert memory_of(BASE) == (BASE.data_ptr(), 96)
+    assert memory_of(BASE.view(2, 3, 4).permute(2, 0, 1)) == (BASE.data_ptr(), 96)
+    assert memory_of(BASE.as_strided((2, 2), (3, 0))) is None
+    assert memory_of(BASE[::2]) is None
+    assert memory_of(BASE[:0]) is None
+    assert memory_of(torch.empty(4, device="meta")) is None
+    assert memory_of(BASE.as_subclass(type("Own", (torch.Tensor,), {}))) is None
+    freed = torch.ones(8)[4:]
+    freed.untyped_storage().resize_(0)
+    assert memory_of(freed) is None
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("asked", [True, False])
+def test_parameters_written_past_torch_are_put_back(asked: bool) -> None:
+    model = torch.nn.Linear(3, 4)
+    before = model.weight.detach().clone()
+    state = State(model)
+    for _ in range(2):  # what was found once must not stand for the next time
+        model.weight.data[0, 0] += 1
+        if asked:
+            assert state.changed_parameters() == ["weight"]
+        state.restore()
+        assert torch.equal(model.weight, before)
+        if asked:
+            assert state.changed_parameters() == []
+        state.clear_gradients()

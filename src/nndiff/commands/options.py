@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from nndiff.errors import UsageError
 from nndiff.reports import FORMATS, ReportOptions, check_specs, write_reports
-from nndiff.result import Comparison
 from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
+
+if TYPE_CHECKING:
+    from nndiff.result import Comparison
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nndiff.errors import UsageError
 from nndiff.reports.output import Output, write_outputs
 from nndiff.reports.sink import Sink, for_path, for_stdout
-from nndiff.result import Comparison
+
+if TYPE_CHECKING:
+    from nndiff.result import Comparison
 
 __all__ = ["FORMATS", "Report", "ReportOptions", "check_specs", "get_report", "write_report", "write_reports"]
 

@@ -17,7 +17,7 @@ from nndiff.errors import MissingExtraError, ModelError, NndiffError, SourceErro
 from nndiff.files import RegularFile, Window
 from nndiff.models.checkpoint import load_checkpoint
 from nndiff.models.spec import ModelSpec, Wishes
-from nndiff.sources.pickle_vm import Object
+from nndiff.sources.pickle_nodes import Object
 from nndiff.sources.torch_file import load_any
 
 _DATA_KEYS = ("train_ds", "validation_ds", "test_ds", "optim")  # what training needs and a forward pass does not

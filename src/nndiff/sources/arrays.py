@@ -16,7 +16,7 @@ from nndiff.dtypes import DTYPES, DType, from_numpy, opaque
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.sources.archives import Zip
-from nndiff.sources.pickle_vm import Global, Handler, Object, Span
+from nndiff.sources.pickle_nodes import Global, Handler, Object, Span
 from nndiff.sources.source import Source, by_name, shown
 from nndiff.tensors import (
     MOST_AXES,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DType
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, TemporaryFile, Window
-from nndiff.sources.pickle_vm import KEY, NotKnownError, Object
+from nndiff.sources.pickle_nodes import KEY, NotKnownError, Object
 from nndiff.sources.source import Source, by_name, shown
 from nndiff.sources.torch_file import load_any, load_plain
 from nndiff.sources.torch_objects import Tensor, dtype_of, tensor_ref

@@ -6,15 +6,14 @@ indices a file merely claims, and lets a pickle set attributes on whatever `find
 
 from __future__ import annotations
 
-import codecs
 import struct
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
+from nndiff.sources.pickle_nodes import MARK, Global, Handler, LongText, NotKnownError, Object, Persistent, Span
+from nndiff.sources.pickle_opcodes import OPERATIONS
 
 # One step is one opcode or one small object, some hundred bytes. A checkpoint of ten thousand
 # tensors takes half a million.
@@ -24,69 +23,8 @@ _SMALL = 64  # bytes that count as part of their step
 _MOST_GLOBALS = 20_000
 _LONGEST_NAME = 1000
 _LONGEST_LINE = 1 << 16
-_LONGEST_NUMBER = 4096
 _LONGEST_TEXT = 1 << 20  # longer ones are arrays that an old protocol wrote as text
 _MAP_FROM = 16 << 20  # larger pickles hold arrays and are mapped instead of read
-
-
-@dataclass(frozen=True, slots=True)
-class Global:
-    """Name a class or function of the pickle; it is never looked up."""
-
-    module: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
-
-
-@dataclass(eq=False, repr=False, slots=True)  # no repr: nodes can be deep, endless or both
-class Object:
-    """Stand for whatever a call or a class would have made."""
-
-    made_by: Any  # mostly a Global
-    args: Any = ()
-    state: list[Any] = field(default_factory=list)
-    items: list[Any] = field(default_factory=list)
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
-
-
-KEY = "key"  # what an Object is made by that stands for a key not safe to hash
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Span:
-    """Name bytes of the pickle by their place, so that large ones are not copied."""
-
-    window: Window
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class LongText:
-    """Name text of the pickle by its place, in UTF-8."""
-
-    window: Window
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Persistent:
-    """Stand for an object kept outside the pickle."""
-
-    id: Any
-
-
-class NotKnownError(TypeError):
-    """Say that a pickle is sound and holds something nndiff does not know."""
-
-
-Handler = Callable[[tuple[Any, ...]], Any]
-
-
-class _Mark:
-    pass
-
-
-_MARK = _Mark()
 
 
 class Budget:
@@ -157,7 +95,7 @@ class PickleMachine:
         return self._at - self._base
 
     def _run(self) -> None:
-        operations, buffer, budget, end = _OPERATIONS, self._buffer, self._budget, self._end
+        operations, buffer, budget, end = OPERATIONS, self._buffer, self._budget, self._end
         while self._at < end:
             code = buffer[self._at]
             self._at += 1
@@ -232,14 +170,14 @@ class PickleMachine:
     def pop(self) -> Any:
         """Take the top of the stack, which must not be a mark."""
         value = self._stack.pop()
-        if value is _MARK:
+        if value is MARK:
             raise ValueError("mark")
         return value
 
     def pop_many(self, size: int) -> list[Any]:
         """Take some values from the top of the stack, none of which may be a mark."""
         found = self._stack[-size:]
-        if len(found) < size or any(value is _MARK for value in found):
+        if len(found) < size or any(value is MARK for value in found):
             raise ValueError("mark")
         del self._stack[-size:]
         return found
@@ -247,7 +185,7 @@ class PickleMachine:
     def pop_mark(self) -> list[Any]:
         """Take everything above the last mark."""
         for index in range(len(self._stack) - 1, -1, -1):
-            if self._stack[index] is _MARK:
+            if self._stack[index] is MARK:
                 found = self._stack[index + 1 :]
                 del self._stack[index:]
                 return found
@@ -255,7 +193,7 @@ class PickleMachine:
 
     def top(self) -> Any:
         """Return the top of the stack, which must not be a mark."""
-        if self._stack[-1] is _MARK:
+        if self._stack[-1] is MARK:
             raise ValueError("mark")
         return self._stack[-1]
 
@@ -322,219 +260,3 @@ def _is_plain(found: Global) -> bool:
         return found.name in _PLAIN
     storage = found.module in ("torch", "torch.cuda", "torch.storage") and found.name.endswith("Storage")
     return storage or (found.module == "torch" and "." not in found.name)
-
-
-def _key(value: Any) -> Any:
-    """Return a dictionary key that is cheap to hash.
-
-    A deep tuple would overflow the C stack, a long one takes its length each time, and large
-    numbers and tuples of numbers can be chosen so that all have one hash.
-    """
-    if value is None or isinstance(value, (str, float, Global)):
-        return value
-    if isinstance(value, int) and value.bit_length() < 60:
-        return value
-    return Object(KEY, value)
-
-
-def add_pairs(target: Any, flat: list[Any]) -> None:
-    """Put key, value, key, value, ... into a dictionary or a node."""
-    if len(flat) % 2:
-        raise ValueError("odd")
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    if isinstance(target, dict):
-        target.update((_key(key), value) for key, value in pairs)
-    elif isinstance(target, Object):
-        target.pairs.extend(pairs)
-    else:
-        raise TypeError("not a dictionary")
-
-
-def add_items(target: Any, items: list[Any]) -> None:
-    """Append to a list or a node."""
-    if isinstance(target, list):
-        target.extend(items)
-    elif isinstance(target, Object):
-        target.items.extend(items)
-    else:
-        raise TypeError("not a list")
-
-
-def _whole(line: bytes) -> int:
-    if len(line) > _LONGEST_NUMBER:
-        raise ValueError("number")
-    return int(line)
-
-
-def _int_line(machine: PickleMachine) -> None:
-    line = machine.line()
-    machine.push({b"00": False, b"01": True}[line] if line in (b"00", b"01") else _whole(line))
-
-
-def _long(machine: PickleMachine, size: int) -> None:
-    if size > _LONGEST_NUMBER:
-        raise ValueError("number")
-    machine.push(int.from_bytes(machine.take(size), "little", signed=True))
-
-
-def _quoted(machine: PickleMachine) -> None:
-    line = machine.line()
-    if len(line) < 2 or line[:1] not in b"'\"" or line[:1] != line[-1:]:
-        raise ValueError("string")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an escape that Python does not know
-        machine.push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))
-
-
-def _stack_global(machine: PickleMachine) -> None:
-    name, module = machine.pop(), machine.pop()
-    if not (isinstance(name, str) and isinstance(module, str)):
-        raise TypeError("global")
-    machine.push(machine.find(module, name))
-
-
-def _reduce(machine: PickleMachine) -> None:
-    args, function = machine.pop(), machine.pop()
-    machine.push(machine.call(function, args))
-
-
-def _newobj_ex(machine: PickleMachine) -> None:
-    named, args, kind = machine.pop(), machine.pop(), machine.pop()
-    made = machine.call(kind, args)
-    if isinstance(made, Object) and named:
-        made.state.append(named)
-    machine.push(made)
-
-
-def _inst(machine: PickleMachine) -> None:
-    module, name = str(machine.line(), "utf-8"), str(machine.line(), "utf-8")
-    args = tuple(machine.pop_mark())
-    machine.push(machine.call(machine.find(module, name), args))
-
-
-def _obj(machine: PickleMachine) -> None:
-    found = machine.pop_mark()
-    machine.push(machine.call(found[0], tuple(found[1:])))
-
-
-def _build(machine: PickleMachine) -> None:
-    state = machine.pop()
-    machine.build(machine.top(), state)
-
-
-def _dict(machine: PickleMachine) -> None:
-    made: dict[Any, Any] = {}
-    add_pairs(made, machine.pop_mark())
-    machine.push_container(made)
-
-
-def _set_item(machine: PickleMachine) -> None:
-    value, key = machine.pop(), machine.pop()
-    add_pairs(machine.top(), [key, value])
-
-
-def _set_items(machine: PickleMachine) -> None:
-    flat = machine.pop_mark()
-    add_pairs(machine.top(), flat)
-
-
-def _append(machine: PickleMachine) -> None:
-    item = machine.pop()
-    add_items(machine.top(), [item])
-
-
-def _append_many(machine: PickleMachine) -> None:
-    items = machine.pop_mark()
-    add_items(machine.top(), items)
-
-
-def _tuple_of(machine: PickleMachine, size: int) -> None:
-    items = machine.pop_many(size)
-    machine.push_container(tuple(items))
-
-
-def _unknown(machine: PickleMachine) -> None:
-    raise ValueError("opcode")
-
-
-def _refuse(machine: PickleMachine) -> None:
-    raise ValueError("extension registries and out-of-band buffers are not part of a checkpoint")
-
-
-Operation = Callable[[PickleMachine], Any]
-
-
-def _table() -> list[Operation]:
-    named: dict[int, Operation] = {
-        0x80: lambda m: m.take(1),  # PROTO
-        0x95: lambda m: m.take(8),  # FRAME
-        ord("("): lambda m: m.push(_MARK),
-        ord("0"): lambda m: m.pop(),
-        ord("1"): lambda m: m.pop_mark(),
-        ord("2"): lambda m: m.push(m.top()),
-        ord("N"): lambda m: m.push(None),
-        0x88: lambda m: m.push(True),
-        0x89: lambda m: m.push(False),
-        ord("I"): _int_line,
-        ord("J"): lambda m: m.push(int.from_bytes(m.take(4), "little", signed=True)),
-        ord("K"): lambda m: m.push(m.byte()),
-        ord("M"): lambda m: m.push(m.number(2)),
-        ord("L"): lambda m: m.push(_whole(m.line().rstrip(b"L"))),
-        0x8A: lambda m: _long(m, m.byte()),
-        0x8B: lambda m: _long(m, m.number(4)),
-        ord("F"): lambda m: m.push(float(m.line())),
-        ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
-        ord("S"): _quoted,
-        ord("T"): lambda m: m.push(m.string(m.number(4))),
-        ord("U"): lambda m: m.push(m.string(m.byte())),
-        ord("V"): lambda m: m.push(str(m.line(), "raw-unicode-escape")),
-        ord("X"): lambda m: m.push(m.text(m.number(4))),
-        0x8C: lambda m: m.push(m.text(m.byte())),
-        0x8D: lambda m: m.push(m.text(m.number(8))),
-        ord("B"): lambda m: m.push(m.span(m.number(4))),
-        ord("C"): lambda m: m.push(m.span(m.byte())),
-        0x8E: lambda m: m.push(m.span(m.number(8))),
-        0x96: lambda m: m.push(m.span(m.number(8))),
-        ord("c"): lambda m: m.push(m.find(str(m.line(), "utf-8"), str(m.line(), "utf-8"))),
-        0x93: _stack_global,
-        ord("R"): _reduce,
-        0x81: _reduce,  # NEWOBJ: class and arguments, as for a call
-        0x92: _newobj_ex,
-        ord("i"): _inst,
-        ord("o"): _obj,
-        ord("b"): _build,
-        ord("P"): lambda m: m.push(m.persistent(str(m.line(), "utf-8"))),
-        ord("Q"): lambda m: m.push(m.persistent(m.pop())),
-        ord("]"): lambda m: m.push_container([]),
-        0x8F: lambda m: m.push_container([]),  # a set: order and doubles do not matter to us
-        ord("l"): lambda m: m.push_container(m.pop_mark()),
-        0x91: lambda m: m.push_container(m.pop_mark()),
-        ord("}"): lambda m: m.push_container({}),
-        ord("d"): _dict,
-        ord(")"): lambda m: m.push(()),
-        ord("t"): lambda m: m.push_container(tuple(m.pop_mark())),
-        0x85: lambda m: _tuple_of(m, 1),
-        0x86: lambda m: _tuple_of(m, 2),
-        0x87: lambda m: _tuple_of(m, 3),
-        ord("a"): _append,
-        ord("e"): _append_many,
-        0x90: _append_many,
-        ord("s"): _set_item,
-        ord("u"): _set_items,
-        ord("g"): lambda m: m.recall(_whole(m.line())),
-        ord("h"): lambda m: m.recall(m.byte()),
-        ord("j"): lambda m: m.recall(m.number(4)),
-        ord("p"): lambda m: m.remember(_whole(m.line())),
-        ord("q"): lambda m: m.remember(m.byte()),
-        ord("r"): lambda m: m.remember(m.number(4)),
-        0x94: lambda m: m.remember(len(m._memo)),
-        0x82: _refuse,
-        0x83: _refuse,
-        0x84: _refuse,
-        0x97: _refuse,
-        0x98: _refuse,
-    }
-    return [named.get(code, _unknown) for code in range(256)]
-
-
-_OPERATIONS = _table()

@@ -14,7 +14,8 @@ from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, TemporaryFile, Window
 from nndiff.sources.archives import Zip
 from nndiff.sources.arrays import NUMPY_HANDLERS, Array, array_ref, set_state
-from nndiff.sources.pickle_vm import Budget, Handler, LongText, Object, PickleMachine, Span, add_pairs
+from nndiff.sources.pickle_nodes import Handler, LongText, Object, Span, add_pairs
+from nndiff.sources.pickle_vm import Budget, PickleMachine
 from nndiff.sources.source import Source, by_name, shown
 from nndiff.sources.torch_objects import TORCH_HANDLERS, Scale, Storage, Tensor, storage_dtype, tensor_ref
 from nndiff.sources.tree import Nodes, Part, Tree, is_training, shortened

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
-from nndiff.sources.pickle_vm import Global, Handler, NotKnownError
+from nndiff.sources.pickle_nodes import Global, Handler, NotKnownError
 from nndiff.sources.source import shown
 from nndiff.tensors import (
     MOST_AXES,

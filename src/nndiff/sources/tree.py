@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from nndiff.errors import SourceError, UnsafeFileError
-from nndiff.sources.pickle_vm import KEY, Global, LongText, Object, Span
+from nndiff.sources.pickle_nodes import KEY, Global, LongText, Object, Span
 from nndiff.sources.source import shown
 
 _DEEPEST = 200

@@ -22,7 +22,7 @@ test-native: $(STAMP)
 	rm -rf $(SANITIZED)
 	NNDIFF_SANITIZE=1 $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp $(SANITIZED)/temp
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	    NNDIFF_ENGINE=native NNDIFF_SANITIZED=$(abspath $(SANITIZED)) $(BIN)/python -m pytest tests/stats -p no:cacheprovider
+	    NNDIFF_ENGINE=native NNDIFF_SANITIZED=$(abspath $(SANITIZED)) $(BIN)/python -m pytest -n 2 tests/stats -p no:cacheprovider
 
 check: $(STAMP)
 	$(BIN)/ruff check .

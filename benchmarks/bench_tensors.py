@@ -52,13 +52,13 @@ def rows() -> Iterator[Row]:
     for dtype, limit in ((torch.float32, "<= 2x"), (torch.bfloat16, "<= 3x"), (torch.float16, ""), (torch.float64, "")):
         one, other = pair(dtype)
         name = f"64M {str(dtype).removeprefix('torch.')}"
-        mine, *theirs = best(ours((ref(one), ref(other))), *sums(one, other), rounds=15)
+        mine, *theirs = best(ours((ref(one), ref(other))), *sums(one, other), rounds=40)
         yield Row(name, mine, "the sums of both", min(theirs), limit)
         if dtype in (torch.float32, torch.bfloat16):
             yield Row(name, mine, "torch.allclose", best(partial(torch.allclose, one, other), rounds=2)[0], ">= 1x")
             yield Row(name, mine, "the NumPy calls", best(partial(numpy_way, one, other), rounds=1)[0], ">= 50x")
         copy = one.clone()
-        same, *theirs = best(ours((ref(one), ref(copy))), *sums(one, copy), rounds=9)
+        same, *theirs = best(ours((ref(one), ref(copy))), *sums(one, copy), rounds=20)
         yield Row(f"{name}, identical", same, "the sums of both", min(theirs))
     yield from small()
 
@@ -72,7 +72,7 @@ def small() -> Iterator[Row]:
         one, other = (side[: SMALL * SMALL_COUNT] for side in pair(dtype))
         many = [(ref(a), ref(b)) for a, b in zip(one.split(SMALL), other.split(SMALL), strict=True)]
         name = f"10,000 x 6K {str(dtype).removeprefix('torch.')}"
-        apart, whole = best(ours(*many), ours((ref(one), ref(other))), rounds=9)
+        apart, whole = best(ours(*many), ours((ref(one), ref(other))), rounds=20)
         yield Row(name, apart, "one tensor of that size", whole, "<= 3x")
     some = list(zip(one.split(SMALL), other.split(SMALL), strict=True))[:500]
     took = best(lambda: [numpy_way(a, b) for a, b in some], rounds=1)[0] * SMALL_COUNT / len(some)

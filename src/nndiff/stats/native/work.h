@@ -9,6 +9,9 @@
 #include "select.h"
 #include "state.h"
 
+/* Shifts that leave 7 or 10 bits of mantissa. */
+enum { COARSE = 16, FINE = 13, WIDE_COARSE = 45, WIDE_FINE = 42 };
+
 enum { GROUPS = 8, FLOAT_KEYS = 0x7F80 /* finite floats by their upper 16 bits */ };
 
 /* Where the elements of one side are: in memory, or in a file. */
@@ -103,6 +106,7 @@ void worker_flush(Worker *);
 
 /* Draw the lines below which no element can move a maximum. */
 Limits limits_of(const State *);
+Limits limits_higher(Limits, Limits);
 Limits limits_never(void);
 
 /* The distances of a block, as they come. */

@@ -1,0 +1,160 @@
+/* What the threads do with the distances |d|: count, sample or gather them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "work.h"
+
+static int64_t add_counts(Histogram *h, const uint32_t *from, int64_t key)
+{
+    h->count[key] += from[key];
+    return key < h->bins ? from[key] : 0;
+}
+
+void worker_flush(Worker *w)
+{
+    Histogram *h = w->target;
+    if (!h)
+        return;
+    pthread_mutex_lock(w->lock);
+    h->total += add_counts(h, w->counts, 0);
+    for (int64_t k = w->low; k <= w->high; k++)
+        h->total += add_counts(h, w->counts, k);
+    h->low = w->low < h->low ? w->low : h->low;
+    h->high = w->high > h->high ? w->high : h->high;
+    pthread_mutex_unlock(w->lock);
+    w->counts[0] = 0;
+    if (w->low <= w->high)
+        memset(w->counts + w->low, 0, (size_t)(w->high - w->low + 1) * sizeof *w->counts);
+    w->target = NULL;
+}
+
+static void aim(Worker *w, Item *item, Histogram *target)
+{
+    if (w->target == target)
+        return;
+    worker_flush(w);
+    if (w->counts_size < target->bins + 1) {
+        free(w->counts);
+        w->counts_size = target->bins + 1;
+        w->counts = calloc((size_t)w->counts_size, sizeof *w->counts);
+    }
+    if (!w->counts) {
+        w->counts_size = 0;
+        item->no_memory = 1;
+        return;
+    }
+    w->target = target;
+    w->low = target->bins;
+    w->high = 0;
+}
+
+void sink_start(Worker *w, Item *item, const Task *task)
+{
+    int gathers = item->mode == GATHER && item->stage == SECOND;
+    int brackets = item->mode == BRACKET && item->stage == FIRST;
+    w->finds = w->seen = w->sampled = 0;
+    if (brackets)
+        w->brackets = item->brackets;
+    if (item->mode != KEEP && !gathers && !brackets)
+        aim(w, item, task->group >= 0 ? &item->group[task->group] : &item->total);
+}
+
+/* Count distances. The range is kept so that a flush need not go over bins nobody touched. */
+static void count_block(Worker *w, size_t n)
+{
+    const Histogram *h = w->target;
+    uint32_t key[BLOCK], range[2], *counts = w->counts;
+    if (h->wide)
+        w->kernels->keys_f64(w->dist64, n, h->shift, (uint32_t)h->bins, key, range);
+    else
+        w->kernels->keys_f32(w->dist32, n, h->shift, (uint32_t)h->bins, key, range);
+    for (size_t i = 0; i < n; i++)
+        counts[key[i]]++;
+    if (range[1]) {
+        w->low = range[0] < w->low ? range[0] : w->low;
+        w->high = range[1] > w->high ? range[1] : w->high;
+    }
+}
+
+/* Take some distances in a row, from another place in each block: columns of a matrix may differ. */
+static void sample_block(Worker *w, const Item *item, size_t n, int64_t at)
+{
+    size_t take = (item->take * n + BLOCK - 1) / BLOCK;
+    take = take < n ? take : n;
+    uint64_t mixed = ((uint64_t)at / BLOCK + 1) * 0x9E3779B97F4A7C15u;
+    const float *p = w->dist32 + (mixed >> 32) % (n - take + 1);
+    for (size_t i = 0; i < take; i++) {
+        uint32_t bits;
+        memcpy(&bits, p + i, sizeof bits);
+        w->found[w->finds] = p[i];
+        w->finds += item->between[bits >> COARSE];
+    }
+    w->sampled += take;
+}
+
+static void gather_block(Worker *w, const Item *item, size_t n)
+{
+    const Histogram *h = &item->total;
+    uint32_t key[BLOCK + PAD], bin[RANKS], range[2];
+    for (int k = 0; k < RANKS; k++)
+        bin[k] = item->bin[k] < 0 ? UINT32_MAX : (uint32_t)item->bin[k];
+    if (h->wide)
+        w->kernels->keys_f64(w->dist64, n, h->shift, (uint32_t)h->bins, key, range);
+    else
+        w->kernels->keys_f32(w->dist32, n, h->shift, (uint32_t)h->bins, key, range);
+    w->finds += w->kernels->pick(key, bin, w->dist64, n, w->found + w->finds);
+}
+
+void sink(Worker *w, const Item *item, size_t n, int64_t at)
+{
+    if (n == 0)
+        return;
+    w->seen += n;
+    if (item->mode == GATHER && item->stage == SECOND) {
+        gather_block(w, item, n);
+    } else if (item->mode == BRACKET && item->stage == FIRST) {
+        w->kernels->bracket(w->dist32, n, &w->brackets);
+        sample_block(w, item, n, at);
+    } else if (item->mode != KEEP && w->target) {
+        count_block(w, n);
+    }
+}
+
+void sink_zeros(Worker *w, const Item *item, size_t n)
+{
+    int counts = item->mode != KEEP && !(item->mode == GATHER && item->stage == SECOND) &&
+                 !(item->mode == BRACKET && item->stage == FIRST);
+    if (counts && w->target)
+        w->counts[0] += (uint32_t)n;
+}
+
+static void give_samples(Worker *w, Item *item)
+{
+    if (item->samples + w->finds > item->room) {
+        size_t room = 2 * (item->samples + w->finds) + CHUNK;
+        double *more = realloc(item->sample, room * sizeof *more);
+        if (!more) {
+            item->no_memory = 1;
+            return;
+        }
+        item->sample = more;
+        item->room = room;
+    }
+    memcpy(item->sample + item->samples, w->found, w->finds * sizeof *w->found);
+    item->samples += w->finds;
+}
+
+void sink_end(Worker *w, Item *item)
+{
+    if (item->mode != BRACKET && !w->finds)
+        return;
+    pthread_mutex_lock(w->lock);
+    if (w->finds)
+        give_samples(w, item);
+    item->seen += (int64_t)w->seen;
+    item->sampled += (int64_t)w->sampled;
+    for (int k = 0; item->mode == BRACKET && item->stage == FIRST && k < item->brackets.edges; k++)
+        for (int lane = 0; lane < 16; lane++)
+            item->at_or_above[k] += w->brackets.count[k][lane];
+    pthread_mutex_unlock(w->lock);
+}

@@ -10,7 +10,7 @@ from nndiff.align import Alignment, Match, Rename, align
 from nndiff.errors import UsageError
 from nndiff.judge import judge
 from nndiff.names import matches_any, natural_key, parse_groups, selected
-from nndiff.recorded import gradient_scale, is_gradient, is_inner
+from nndiff.recorded import GradientScale, is_inner, not_asked_for
 from nndiff.result import Comparison, Leftover, Pair
 from nndiff.shortcuts import Known, known
 from nndiff.sources import Source, open_source
@@ -55,14 +55,14 @@ class Plan:
 
     def leftovers(self) -> Iterator[Leftover]:
         """Yield the tensors without a partner, in natural order."""
-        for side, source, names in (
-            ("reference", self.reference, self.alignment.only_reference),
-            ("candidate", self.candidate, self.alignment.only_candidate),
+        for side, source, other, names in (
+            ("reference", self.reference, self.candidate, self.alignment.only_reference),
+            ("candidate", self.candidate, self.reference, self.alignment.only_candidate),
         ):
             for name in sorted(names, key=natural_key):
                 tensor = source.tensors[name]
-                inner = self.recorded and is_inner(tensor)
-                yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not inner)
+                idle = self.recorded and (is_inner(tensor) or not_asked_for(tensor, other.meta))
+                yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not idle)
 
 
 def compare_sources(
@@ -152,14 +152,14 @@ def _idle(full: Alignment, rules: Rules) -> Iterator[str]:
 def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Progress | None = None) -> Comparison:
     """Measure and judge every pair of the plans."""
     rows = [Row(each, *row) for each in plans for row in each.pairs()]
-    scale = gradient_scale(row.reference for row in rows)
-    works = [_work(row, tolerance, scale) for row in rows]
+    scale = GradientScale(row.reference for row in rows)
+    works = [_work(row, tolerance, scale.of(row.reference)) for row in rows]
     jobs = [work for work in works if isinstance(work, Job)]
     numbers = get_engine().measure(jobs, _counting(progress, sum(job.reference.count for job in jobs)))
     pairs = [
         replace(
             _pair(order, row, work, next(numbers) if isinstance(work, Job) else None),
-            scale=scale if is_gradient(row.reference) else 1.0,
+            scale=scale.of(row.reference),
         )
         for order, (row, work) in enumerate(zip(rows, works, strict=True))
     ]
@@ -195,7 +195,7 @@ class Row:
 def _work(row: Row, tolerance: Tolerance, scale: float) -> Job | Known:
     """Return the work to do for a pair, or the verdict that needs none."""
     atol, rtol = tolerance.for_pair(row.reference.dtype, row.candidate.dtype)
-    atol *= scale if is_gradient(row.reference) else 1.0
+    atol *= scale
     return known(row.reference, row.candidate, atol, rtol) or Job(row.reference, row.candidate, atol, rtol)
 
 

@@ -153,6 +153,8 @@ def _why(run: Run, site: SitePair) -> str:
         return "the inputs of the two runs differ already"
     if is_gradient(site.reference):
         return "every output is in tolerance; this is the first gradient that is out, in the order of the backward pass"
+    if site.pair.verdict is Verdict.NOT_COMPARED:
+        return "its bytes differ; what was kept of them does not tell whether they are within the tolerance"
     state = run.inputs_of(site)
     if state is State.IN:
         return "its output is out of tolerance while its inputs are in"

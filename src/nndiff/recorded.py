@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nndiff.tensors import TensorRef
 
@@ -27,12 +28,44 @@ def is_final(tensor: TensorRef) -> bool:
     return tensor.meta.get("slot") == "output" and not tensor.meta.get("module")
 
 
-def gradient_scale(tensors: Iterable[TensorRef]) -> float:
-    """Return what atol is multiplied with for gradients: their largest value, at most 1.
+def not_asked_for(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
+    """Tell whether the other recording was made without this kind of tensor: no difference of the models."""
+    slot = tensor.meta.get("slot")
+    if other.get("backward") is False and (slot in GRADIENTS or slot == "loss"):
+        return True
+    return other.get("params") is False and slot == "param"
 
-    Gradients have no scale of their own: with a mean loss over a large batch all are far below any atol,
-    and all would pass. Single ones that are zero but for noise are still judged on the scale of all.
+
+_LEAST_SHARE = 0.01
+
+
+class GradientScale:
+    """Know what atol is multiplied with for each gradient: its own largest value, at most 1.
+
+    Gradients have no scale of their own: behind a mean over a large batch all are far below any atol, and
+    all would pass. Those that are zero but for noise are judged on a hundredth of the largest of their kind.
     """
-    sizes = [tensor.meta["stats"].abs_max for tensor in tensors if is_gradient(tensor) and tensor.meta.get("stats")]
-    largest = max((size for size in sizes if math.isfinite(size)), default=1.0)
-    return min(1.0, largest) if largest > 0 else 1.0
+
+    def __init__(self, tensors: Iterable[TensorRef]) -> None:
+        self._largest: dict[Any, float] = {}
+        for tensor in tensors:
+            if is_gradient(tensor) and not is_final_gradient(tensor):
+                slot = tensor.meta["slot"]
+                self._largest[slot] = max(self._largest.get(slot, 0.0), _largest(tensor))
+
+    def of(self, tensor: TensorRef) -> float:
+        """Return the factor for one tensor; 1 for what is no gradient or has no statistics."""
+        if not is_gradient(tensor) or not tensor.meta.get("stats"):
+            return 1.0
+        scale = max(_largest(tensor), _LEAST_SHARE * self._largest.get(tensor.meta["slot"], 0.0))
+        return min(1.0, scale) if scale > 0 else 1.0
+
+
+def is_final_gradient(tensor: TensorRef) -> bool:
+    """Tell whether a gradient is the one the loss hands to the model's own output."""
+    return tensor.meta.get("slot") == "grad_output" and not tensor.meta.get("module")
+
+
+def _largest(tensor: TensorRef) -> float:
+    stats = tensor.meta.get("stats")
+    return float(stats.abs_max) if stats and math.isfinite(stats.abs_max) else 0.0

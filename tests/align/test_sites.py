@@ -65,6 +65,7 @@ INPUT = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(3))
 
 
 def compared(tmp_path, one, other, **options):
+    tmp_path.mkdir(exist_ok=True)
     record(one, INPUT, path=tmp_path / "one.nnrec", **options)
     record(other, INPUT, path=tmp_path / "other.nnrec", **options)
     return nndiff.compare(tmp_path / "one.nnrec", tmp_path / "other.nnrec")
@@ -148,3 +149,66 @@ def test_swapping_two_layers_of_one_shape_is_a_difference(tmp_path):
     one, other = made(numbered), made(numbered)
     other[0], other[2] = other[2], other[0]
     assert compared(tmp_path, one, other).exit_code == 1
+
+
+def test_wrapping_a_layer_is_the_same_with_its_gradients(tmp_path):
+    plain, wrapped = made(Shared), made(Shared)
+    wrapped.b = nn.Sequential(nn.Identity(), wrapped.b)
+    result = compared(tmp_path, plain, wrapped, backward=True)
+    assert result.exit_code == 0, list(result.leftovers)
+
+
+class Says(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.fc = number, nn.Linear(6, 6)
+
+    def forward(self, x):
+        return {"y": self.fc(x), "count": self.number, "ids": [1, self.number], "text": f"n{self.number}"}
+
+
+def test_plain_values_in_an_output_are_compared(tmp_path):
+    assert compared(tmp_path / "same", made(lambda: Says(3)), made(lambda: Says(3))).verdict == "identical"
+    result = compared(tmp_path / "other", made(lambda: Says(3)), made(lambda: Says(4)))
+    names = {pair.name for pair in result.worst()}
+    assert names == {"(model):output.count", "(model):output.ids.1", "(model):output.text"}
+
+
+def test_the_order_of_keys_in_an_output_is_no_difference(tmp_path):
+    one = made(lambda: Returns(lambda y: {"a": y, "b": 2 * y}))
+    other = made(lambda: Returns(lambda y: {"b": 2 * y, "a": y}))
+    assert compared(tmp_path, one, other, backward=True).exit_code == 0
+
+
+class Flipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+
+class Faint(nn.Module):
+    """A layer whose gradients are a millionth of the others'."""
+
+    def __init__(self, flip):
+        super().__init__()
+        self.a, self.b, self.flip = nn.Linear(6, 6), nn.Linear(6, 6), flip
+
+    def forward(self, x):
+        hidden = self.a(x)
+        return self.b(x + 1e-6 * (Flipped.apply(hidden) if self.flip else hidden))
+
+
+def test_a_wrong_gradient_is_found_where_gradients_are_faint(tmp_path):
+    result = compared(tmp_path, made(lambda: Faint(False)), made(lambda: Faint(True)), backward=True)
+    assert result.exit_code == 1
+    assert "a.weight:param_grad" in {pair.name for pair in result.worst()}
+
+
+def test_a_pass_that_was_not_recorded_is_no_difference(tmp_path):
+    record(made(Shared), INPUT, path=tmp_path / "forward.nnrec")
+    record(made(Shared), INPUT, path=tmp_path / "both.nnrec", backward=True, params=True)
+    assert nndiff.compare(tmp_path / "forward.nnrec", tmp_path / "both.nnrec").exit_code == 0

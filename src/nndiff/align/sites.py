@@ -55,6 +55,7 @@ def align_sites(
     _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
     _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
     _pair_followers(work, same)
+    _pair_owned(work)
     return work.alignment(notes)
 
 
@@ -217,6 +218,28 @@ def _pair_followers(work: Work, same: _Paired) -> None:
 
 
 _OF_A_TENSOR = ("param", "param_grad", "buffer", "buffer_before")
+
+
+def _pair_owned(work: Work) -> None:
+    """Pair the parameters that are left: wrapped in another module they have another path and the same name.
+
+    Those of one kind, name and shape, equally many on both sides, are paired in their order.
+    """
+    left, right = _owned(work.all_reference, work.reference), _owned(work.all_candidate, work.candidate)
+    for key, names in left.items():
+        others = right.get(key, [])
+        if len(others) == len(names):
+            for one, other in zip(names, others, strict=True):
+                work.pair(one, other, f"name, shape and {GUESSED}")
+
+
+def _owned(tensors: Tensors, free: Iterable[str]) -> dict[Hashable, list[str]]:
+    found: dict[Hashable, list[str]] = {}
+    for name in free:
+        meta = tensors[name].meta
+        if meta["slot"] in _OF_A_TENSOR:
+            found.setdefault((meta["slot"], meta["tensor"], tensors[name].shape), []).append(name)
+    return found
 
 
 def _follower_key(meta: Mapping[str, Any]) -> tuple[Hashable, ...]:

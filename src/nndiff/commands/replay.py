@@ -90,6 +90,9 @@ def _as_recorded(args: argparse.Namespace) -> Iterator[str]:
         yield "--backward"
     if meta.get("dropout") == "off":
         yield from ("--dropout", "off")
+    for name, option in (("params", "--params"), ("inputs_kept", "--inputs")):
+        if meta.get(name) is True:
+            yield option
 
 
 def _inputs_of(path: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError
+from nndiff.names import natural_key
 from nndiff.recording.call import Inputs
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.values import flatten
@@ -57,7 +58,8 @@ def _projection(output: Any, seed: int) -> torch.Tensor:
     """
     total: torch.Tensor | None = None
     number = 0
-    for _, leaf in flatten(output, is_tensor):
+    # by the order of the paths, so that a dict may list its keys in any order
+    for _, leaf in sorted(flatten(output, is_tensor), key=lambda each: natural_key(each[0])):
         if not (is_tensor(leaf) and leaf.requires_grad and leaf.numel()):
             continue
         real = torch.view_as_real(leaf) if leaf.is_complex() else leaf

@@ -9,6 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
@@ -21,7 +24,7 @@ from nndiff.recording.keep import sketch_positions
 from nndiff.recording.shards import entry, stored_as
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
-from nndiff.tensors import Data, FileData, NoData, TensorRef
+from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef
 
 _MANIFEST_LIMIT = 64 << 20
 _MOST_EVENTS = 5_000_000
@@ -72,12 +75,13 @@ class Recording:
         shards = _open_shards(Path(self.path), {event.shard for event in self.tensors if event.shard})
         calls = {order: call for call in self.calls for order in call.outputs}
         refs = (_ref(self.path, event, shards, calls.get(event.order)) for event in self.tensors)
-        values = {event.site.name: event.type for event in self.values}
+        plain = {event.site.name: ref for event in self.values if (ref := _value_ref(event, calls.get(event.order)))}
+        tensors = {**{ref.name: ref for ref in refs}, **plain}
         return Source(
             label=self.path,
             kind="recording",
-            tensors={ref.name: ref for ref in refs},
-            others=values,
+            tensors=dict(sorted(tensors.items(), key=lambda item: item[1].meta["order"])),
+            others={event.site.name: event.type for event in self.values if event.site.name not in plain},
             notes=self.notes,
             meta=self.meta,
         )
@@ -233,6 +237,20 @@ def _ref(path: str, event: TensorEvent, shards: _Shards, call: CallEvent | None)
     return TensorRef(event.site.name, event.shape, dtype, data, storage, meta)
 
 
+def _value_ref(event: ValueEvent, call: CallEvent | None) -> TensorRef | None:
+    """Return a number or a text among the outputs as a tensor, so that it is compared as one."""
+    value = event.value
+    if event.note or not isinstance(value, (bool, int, float, str)):
+        return None
+    raw: NDArray[Any] = np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.asarray(value)
+    kind = {bool: "bool", int: "int64", float: "float64", str: "uint8"}[type(value)]
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return None
+    dtype = DTYPES[kind]
+    data = MemoryData(raw.astype(dtype.storage).reshape(raw.shape))
+    return TensorRef(event.site.name, raw.shape, dtype, data, None, _meta(event, call))
+
+
 def _count(event: TensorEvent) -> int:
     count = 1
     for size in event.shape:
@@ -256,8 +274,13 @@ def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ..
     return found.data.window
 
 
-def _meta(event: TensorEvent, call: CallEvent | None) -> dict[str, Any]:
+def _meta(event: TensorEvent | ValueEvent, call: CallEvent | None) -> dict[str, Any]:
     site = event.site
+    kept = (
+        {"keep": event.keep, "digest": event.digest, "stats": event.stats, "same": event.same, "forward": event.forward}
+        if isinstance(event, TensorEvent)
+        else {"keep": "full", "digest": None, "stats": None, "same": None, "forward": None}
+    )
     return {
         "order": event.order,
         "module": site.module,
@@ -268,11 +291,7 @@ def _meta(event: TensorEvent, call: CallEvent | None) -> dict[str, Any]:
         "class": site.cls,
         "nth": site.nth,
         "phase": event.phase,
-        "keep": event.keep,
-        "digest": event.digest,
-        "stats": event.stats,
-        "same": event.same,
-        "forward": event.forward,
+        **kept,
         "inputs": call.inputs if call else (),
         "parent": call.parent if call else None,
     }

@@ -123,6 +123,26 @@ class Run:
         return rest[0] if rest else None
 
 
+def culprit_of(run: Run, site: SitePair) -> SitePair | None:
+    """Return the call whose backward is at fault: it was handed a good gradient and handed on a bad one.
+
+    The gradient at an output is made by the calls that took this output as their input.
+    """
+    if site.slot != "grad_output":
+        return None
+    made = site.reference.meta.get("forward")
+    good = {each.reference.meta.get("forward") for each in run.sites if each.slot == "grad_output" and each.passed}
+    takers = [
+        each
+        for each in run.sites
+        if each.slot == "output"
+        and each.reference.meta["order"] in good
+        and any(link.event == made for link in each.reference.meta.get("inputs", ()))
+    ]
+    # of a composite and the module inside it that took the same tensor, the inner one ran first
+    return takers[0] if takers else None
+
+
 def describe(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
     """Return what is to be said about the first divergence, as plain data."""
     meta = site.reference.meta
@@ -145,7 +165,24 @@ def describe(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping
         "source": [_place(here), _place(there)],
         "attributes": attribute_changes(here, there),
     }
-    return {**found, **_around(run, site)}
+    return {**found, **_around(run, site), **_blamed(run, site, modules)}
+
+
+def _blamed(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what changes where the fault is not in the module the gradient was taken at."""
+    culprit = culprit_of(run, site)
+    if culprit is None:
+        return {}
+    sides = (culprit.reference, culprit.candidate)
+    here, there = (tree.get(side.meta["module"], {}) for tree, side in zip(modules, sides, strict=True))
+    return {
+        "module": culprit.reference.meta["module"] or "(model)",
+        "class": [side.meta.get("class", "") for side in sides],
+        "source": [_place(here), _place(there)],
+        "attributes": attribute_changes(here, there),
+        "why": f"the gradient at the output of {culprit.pair.name.partition(':')[0]} is in tolerance, "
+        "the one it hands on is out: its backward",
+    }
 
 
 def _why(run: Run, site: SitePair) -> str:

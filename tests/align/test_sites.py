@@ -212,3 +212,25 @@ def test_a_pass_that_was_not_recorded_is_no_difference(tmp_path):
     record(made(Shared), INPUT, path=tmp_path / "forward.nnrec")
     record(made(Shared), INPUT, path=tmp_path / "both.nnrec", backward=True, params=True)
     assert nndiff.compare(tmp_path / "forward.nnrec", tmp_path / "both.nnrec").exit_code == 0
+
+
+class Branches(nn.Module):
+    def __init__(self, names, order):
+        super().__init__()
+        self.names, self.order = names, order
+        for name in names:
+            self.add_module(name, nn.Linear(6, 6))
+
+    def forward(self, x):
+        done = {position: getattr(self, self.names[position])(x) for position in self.order}
+        return done[0] - done[1]
+
+
+def test_branches_that_run_in_another_order_are_told_apart(tmp_path):
+    one, other = made(lambda: Branches(("l", "r"), (0, 1))), made(lambda: Branches(("z", "y"), (1, 0)))
+    assert compared(tmp_path / "same", one, other).exit_code == 0
+    with torch.no_grad():
+        other.z.weight[0, 0] += 0.5
+    result = compared(tmp_path / "fault", one, other)
+    assert result.first_divergence["name"] == "l:output"
+    assert result.first_divergence["candidate_name"] == "z:output"

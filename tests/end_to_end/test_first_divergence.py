@@ -78,3 +78,35 @@ def test_gradients_that_part_while_outputs_agree_are_told(references, tmp_path):
     assert "gradients-only" in {finding.cause for finding in result.findings}
     assert result.first_divergence["slot"] == "grad_output"
     assert result.first_divergence["module"].startswith("model.layers.1")
+
+
+class _BadGelu(torch.nn.Module):
+    """Right forward, wrong backward."""
+
+    def forward(self, value):
+        return torch.nn.functional.gelu(_WrongBackward.apply(value))
+
+
+def test_a_wrong_backward_is_blamed_on_the_module_it_is_in(tmp_path):
+    def net():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 4)).eval()
+
+    broken = net()
+    broken[1] = _BadGelu().train()
+    result = nndiff.compare(net(), broken, inputs=torch.randn(3, 4), backward=True)
+    assert result.first_divergence["name"] == "0:grad_output"
+    assert result.first_divergence["module"] == "1"
+    assert "its backward" in result.first_divergence["why"]
+    assert "train-mode" not in {finding.cause for finding in result.findings}
+
+
+def test_losses_of_another_kind_are_told(tmp_path):
+    def net():
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 4)
+
+    inputs = torch.randn(3, 4)
+    one = nndiff.record(net(), inputs, path=tmp_path / "one", backward=True, loss=lambda out: out.pow(2).sum())
+    other = nndiff.record(net(), inputs, path=tmp_path / "other", backward=True)
+    assert "losses-differ" in {finding.cause for finding in nndiff.compare(one, other).findings}

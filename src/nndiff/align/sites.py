@@ -54,6 +54,7 @@ def align_sites(
     _pair_by_content(work, *calls, same)
     _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
     _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
+    _pair_the_last(work, *calls, same)
     _pair_followers(work, same)
     _pair_owned(work)
     return work.alignment(notes)
@@ -142,6 +143,26 @@ def _pair_in_order(
                 one, other = free_left[block.a + step], free_right[block.b + step]
                 same[one.module, one.number] = (other.module, other.number)
                 _pair_outputs(work, one.outputs, other.outputs, matched_by)
+
+
+def _pair_the_last(work: Work, reference: list[Call], candidate: list[Call], same: _Paired) -> None:
+    """Pair a free call with the only other one of its class and shapes, wherever it ran."""
+    taken = set(same.values())
+    left = _alone(call for call in reference if (call.module, call.number) not in same)
+    right = _alone(call for call in candidate if (call.module, call.number) not in taken)
+    for key, one in left.items():
+        other = right.get(key)
+        if one is not None and other is not None:
+            same[one.module, one.number] = (other.module, other.number)
+            _pair_outputs(work, one.outputs, other.outputs, f"class and shape, out of {GUESSED}")
+
+
+def _alone(calls: Iterable[Call]) -> dict[Hashable, Call | None]:
+    found: dict[Hashable, Call | None] = {}
+    for call in calls:
+        key = (call.cls, call.shapes)
+        found[key] = call if key not in found else None
+    return found
 
 
 def _numbered(left: list[Call], right: list[Call], key: Callable[[Call], Hashable]) -> tuple[list[int], list[int]]:

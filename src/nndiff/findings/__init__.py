@@ -3,6 +3,7 @@
 Slugs used so far:
 
     inputs-differ       the two runs were not fed the same
+    losses-differ       the backward passes began with losses of another kind
     train-mode          one side ran in train mode, or both with dropout at work
     attribute           the module that diverges first has other settings on the two sides
     norms-only          only normalisation layers diverge on their own

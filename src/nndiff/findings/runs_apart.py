@@ -27,7 +27,8 @@ def recording_findings(run: Run, first: SitePair | None, reference: Meta, candid
 
 def _apart(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
     yield from _inputs(run)
-    yield from _modes(reference, candidate)
+    yield from _losses(reference, candidate)
+    yield from _modes(run, reference, candidate)
     yield from _attributes(run, first, reference, candidate)
     yield from _shapes(run)
     yield from layout_findings(run.sites)
@@ -49,25 +50,44 @@ def _inputs(run: Run) -> Iterator[Finding]:
         )
 
 
-def _modes(reference: Meta, candidate: Meta) -> Iterator[Finding]:
-    one, other = reference.get("mode"), candidate.get("mode")
-    if one != other and one and other:
+def _modes(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    if all(site.passed for site in run.sites if site.slot == "output"):
+        return
+    apart = _in_other_modes(run, reference, candidate)
+    if apart:
         yield Finding(
             "train-mode",
-            (),
-            f"the reference ran in {one} mode, the candidate in {other} mode: dropout and batch statistics differ",
+            tuple(apart[:5]),
+            f"{len(apart)} modules that behave otherwise in training are in train mode on one side only",
             "record both with --mode eval (or both in train mode with --dropout off)",
             0.95,
         )
-    elif reference.get("dropout_active") or candidate.get("dropout_active"):
-        count = len(reference.get("dropout_active") or candidate.get("dropout_active") or ())
+        return
+    dropping = reference.get("dropout_active") or candidate.get("dropout_active") or ()
+    if dropping:
         yield Finding(
             "train-mode",
-            tuple((reference.get("dropout_active") or candidate.get("dropout_active") or ())[:5]),
-            f"dropout was at work in {count} modules: implementations that draw in another order differ everywhere",
+            tuple(dropping[:5]),
+            f"dropout was at work in {len(dropping)} modules: who draws in another order differs everywhere",
             "record both with --dropout off, or with --mode eval",
             0.6,
         )
+
+
+_MODE_DEPENDENT = ("dropout", "batchnorm", "instancenorm", "batch_norm")
+
+
+def _in_other_modes(run: Run, reference: Meta, candidate: Meta) -> list[str]:
+    """Return the paired modules that know training and are in it on one side only."""
+    trees = module_tree(reference), module_tree(candidate)
+    found: dict[str, None] = {}
+    for site in run.sites:
+        here = trees[0].get(site.reference.meta["module"], {})
+        there = trees[1].get(site.candidate.meta["module"], {})
+        knows = any(word in str(here.get("class", "")).lower() for word in _MODE_DEPENDENT)
+        if knows and there and here.get("training") != there.get("training"):
+            found[site.reference.meta["module"]] = None
+    return list(found)
 
 
 def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
@@ -171,6 +191,21 @@ def _gradients(run: Run) -> Iterator[Finding]:
             f"every output agrees, {len(failing)} gradients do not",
             "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
             0.8,
+        )
+
+
+_LOSSES = {"given": "a loss of its file", "model": "the model's own loss", "projection": "nndiff's projection"}
+
+
+def _losses(reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    one, other = reference.get("loss"), candidate.get("loss")
+    if one != other and isinstance(one, str) and isinstance(other, str):
+        yield Finding(
+            "losses-differ",
+            (),
+            f"the reference went backward from {_LOSSES.get(one, one)}, the candidate from {_LOSSES.get(other, other)}",
+            "give both the same loss: define loss(model, inputs, output) in both files, or in neither",
+            1.0,
         )
 
 

@@ -43,6 +43,8 @@ class Site:
     def name(self) -> str:
         """Return the name its tensor goes by: `encoder.layers.0.ffn@2:output.0`."""
         owner = f"{self.module}.{self.tensor}" if self.module and self.tensor else self.module or self.tensor or ROOT
+        if owner == ROOT and self.module:
+            owner = f"{ROOT}'"  # a child of that very name is not the model
         call = f"@{self.call}" if self.call else ""
         path = f".{self.path}" if self.path else ""
         return f"{owner}{call}:{self.slot}{path}" + (f"#{self.nth}" if self.nth else "")

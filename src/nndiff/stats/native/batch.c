@@ -52,7 +52,7 @@ static int64_t chunks_of(const Item *item)
 /* Chunks that go first, evenly spread, to tell about where the percentiles are. */
 static int64_t pilots_of(const Item *item)
 {
-    int64_t some = chunks_of(item) / 32;
+    int64_t some = chunks_of(item) / 64;
     return some < 32 ? 32 : some > 256 ? 256 : some;
 }
 

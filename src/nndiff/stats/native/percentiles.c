@@ -145,7 +145,7 @@ static void add_histogram(Histogram *to, const Histogram *from)
 /* Sample no more than is needed: where values repeat, the brackets may hold a good part of all. */
 static size_t share_to_sample(const Item *item)
 {
-    double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 18;
+    double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 16;
     for (int64_t key = item->total.low; key <= item->total.high; key++)
         inside += item->between[key] ? (double)item->total.count[key] : 0;
     inside *= (double)item->count / fmax((double)item->total.total, 1);

@@ -71,5 +71,7 @@ PyObject *result_of(const Item *item, PyTypeObject *class, PyObject *names, PyOb
     PyObject *made = class->tp_alloc(class, 0);
     if (made && !fill(made, names, &row, shape))
         Py_CLEAR(made);
+    if (made && PyObject_GC_IsTracked(made))
+        PyObject_GC_UnTrack(made); /* numbers and tuples of numbers: nothing for the collector to find */
     return made;
 }

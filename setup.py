@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 
 FOLDER = "src/nndiff/stats/native"
 # fp-contract: a product and a sum that the compiler joins on its own would round differently from NumPy
-FLAGS = [] if sys.platform == "win32" else ["-std=c11", "-O3", "-ffp-contract=off", "-pthread"]
+FLAGS = [] if sys.platform == "win32" else ["-std=gnu11", "-O3", "-ffp-contract=off", "-pthread"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
 if os.environ.get("NNDIFF_SANITIZE"):
     FLAGS += SANITIZE

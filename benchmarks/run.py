@@ -16,13 +16,15 @@ sys.path.insert(0, str(HERE))
 
 from timing import Row  # noqa: E402  # beside this file, not installed
 
-HEAD = ("what", "seconds", "against", "seconds", "ratio", "target", "")
+HEAD = ("what", "seconds", "against", "seconds", "ratio", "in CPU time", "target", "")
 
 
 def cells(row: Row) -> tuple[str, ...]:
     met = {None: "", True: "met", False: "MISSED"}[row.met]
     kind = "faster" if row.is_speedup else "of it"
-    return (row.what, f"{row.ours:.4f}", row.against, f"{row.theirs:.4f}", f"{row.ratio:.2f}x {kind}", row.target, met)
+    cpu = f"{row.cpu_ratio:.2f}x" if row.cpu_ratio else ""
+    ratio = f"{row.ratio:.2f}x {kind}"
+    return (row.what, f"{row.ours:.4f}", row.against, f"{row.theirs:.4f}", ratio, cpu, row.target, met)
 
 
 def line(parts: tuple[str, ...], widths: list[int]) -> str:

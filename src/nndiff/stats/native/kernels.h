@@ -165,20 +165,21 @@ static size_t count_same(const double *p, size_t n, double value)
     return count;
 }
 
-static size_t collect(uint16_t *key, size_t n, uint16_t wanted, const double *value, size_t count, double *out)
+static size_t collect(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
+                      uint16_t *out_key)
 {
     size_t found = 0;
     for (size_t i = 0; i < PAD; i++)
-        key[n + i] = (uint16_t)~wanted;
-    for (size_t i = 0; i < n; i += 16) {
-        unsigned bits = equal16(key + i, wanted);
-        if (bits && found == 0 && count > n / 32) {
-            out[0] = value[i + (size_t)__builtin_ctz(bits)];
-            if (count_same(value, n, out[0]) == count)
-                return 1;
+        key[n + i] = UINT16_MAX; /* no key is so large */
+    for (size_t i = 0; wants && i < n; i += 16) {
+        unsigned bits = 0;
+        for (int k = 0; k < wants; k++)
+            bits |= equal16(key + i, wanted[k]);
+        for (; bits; bits &= bits - 1) {
+            size_t at = i + (size_t)__builtin_ctz(bits);
+            out[found] = value[at];
+            out_key[found++] = key[at];
         }
-        for (; bits; bits &= bits - 1)
-            out[found++] = value[i + (size_t)__builtin_ctz(bits)];
     }
     return found;
 }
@@ -186,7 +187,7 @@ static size_t collect(uint16_t *key, size_t n, uint16_t wanted, const double *va
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, side_f32, side_bf16, side_f16,
     pair_f64,   side_f64, centre,    to_f32,   to_f64,   bracket,   distance_f32,
-    keys_f32,   keys_f64, pick,      keys16,   collect,
+    keys_f32,   keys_f64, pick,      keys16,   collect,   count_same,
 };
 
 #if LEVEL && defined(__clang__)

@@ -116,8 +116,10 @@ typedef struct {
     size_t (*pick)(uint32_t *key, const uint32_t wanted[RANKS], const double *value, size_t n, double *out);
     /* keys of doubles that are not negative, from `base` on; PAD behind the keys */
     void (*keys16)(const double *, size_t, int shift, uint64_t base, uint16_t *key);
-    /* the values of one key, of which there are `count`; only one where they are many and all the same */
-    size_t (*collect)(uint16_t *key, size_t n, uint16_t wanted, const double *value, size_t count, double *out);
+    /* the values of some keys, and their keys; PAD behind the keys */
+    size_t (*collect)(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
+                      uint16_t *out_key);
+    size_t (*count_same)(const double *, size_t, double value);
 } Kernels;
 
 extern const Kernels KERNELS_BASELINE;

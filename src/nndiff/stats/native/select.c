@@ -141,33 +141,74 @@ static void count_keys(const uint16_t *key, size_t n, size_t bins, uint32_t *cou
         count[k] = (uint32_t)part[0][k] + part[1][k] + part[2][k] + part[3][k];
 }
 
+/* A few keys that ranks lie in, and the values of those keys. */
+typedef struct {
+    const uint16_t *key;
+    const double *value;
+    size_t n;
+    double *scratch;
+} Few;
+
+static double select_of_key(const Few *few, uint32_t wanted, size_t rank)
+{
+    size_t held = 0;
+    for (size_t i = 0; i < few->n; i++) {
+        few->scratch[held] = few->value[i];
+        held += few->key[i] == wanted;
+    }
+    return select_rank(few->scratch, held, rank);
+}
+
+/* Find the value of a key that is the only one of its key, where that key holds a good part of all. */
+static int is_alone(const Kernels *kernels, const uint16_t *key, const double *x, size_t n, uint32_t wanted,
+                    uint32_t count, double *value)
+{
+    size_t i = 0;
+    if (count <= n / 32)
+        return 0;
+    while (key[i] != wanted)
+        i++;
+    *value = x[i];
+    return kernels->count_same(x, n, x[i]) == count;
+}
+
+static void select_by_keys(const Kernels *kernels, const double *x, size_t n, size_t zeros, Bins b,
+                           const int64_t rank[RANKS], double *scratch, double value[RANKS])
+{
+    uint16_t key[CHUNK + PAD], few_key[CHUNK + PAD], wanted[RANKS];
+    uint32_t count[1 << MOST_BITS], bin[RANKS];
+    int64_t inside[RANKS];
+    int wants = 0, open[RANKS] = {0};
+    memcpy(inside, rank, sizeof inside);
+    kernels->keys16(x, n, b.shift, b.base, key);
+    count_keys(key, n, b.last + 1, count);
+    find_bins(count, inside, bin);
+    for (int k = 0; k < RANKS; k++) {
+        int again = k && bin[k] == bin[k - 1] && (size_t)rank[k - 1] >= zeros;
+        if ((size_t)rank[k] < zeros)
+            continue;
+        open[k] = again ? open[k - 1] : !is_alone(kernels, key, x, n, bin[k], count[bin[k]], &value[k]);
+        if (again && !open[k])
+            value[k] = value[k - 1];
+        if (open[k] && !again)
+            wanted[wants++] = (uint16_t)bin[k];
+    }
+    Few few = {few_key, scratch, kernels->collect(key, n, wanted, wants, x, scratch, few_key), scratch + CHUNK};
+    for (int k = 0; k < RANKS; k++)
+        if (open[k])
+            value[k] = select_of_key(&few, bin[k], (size_t)inside[k]);
+}
+
 void percentiles_of(const Kernels *kernels, const double *x, size_t n, size_t zeros, double most, double *scratch,
                     double out[QUANTILES])
 {
-    uint16_t key[CHUNK + PAD];
-    uint32_t count[1 << MOST_BITS], bin[RANKS];
     int64_t rank[RANKS];
-    double value[RANKS] = {0}, *copy = scratch + CHUNK;
-    size_t held = 0;
+    double value[RANKS] = {0};
     if (n == 0)
         return;
     ranks_of((int64_t)n, rank);
-    if ((size_t)rank[RANKS - 1] >= zeros) {
-        Bins b = bins_between(0, bits_of(most), n);
-        kernels->keys16(x, n, b.shift, b.base, key);
-        count_keys(key, n, b.last + 1, count);
-        int64_t inside[RANKS];
-        memcpy(inside, rank, sizeof inside);
-        find_bins(count, inside, bin);
-        for (int k = 0; k < RANKS; k++) {
-            if ((size_t)rank[k] < zeros)
-                continue;
-            if (held == 0 || k == 0 || bin[k] != bin[k - 1])
-                held = kernels->collect(key, n, (uint16_t)bin[k], x, count[bin[k]], scratch);
-            memcpy(copy, scratch, held * sizeof *copy); /* selecting overwrites what it is given */
-            value[k] = held == 1 ? scratch[0] : select_rank(copy, held, (size_t)inside[k]);
-        }
-    }
+    if ((size_t)rank[RANKS - 1] >= zeros)
+        select_by_keys(kernels, x, n, zeros, bins_between(0, bits_of(most), n), rank, scratch, value);
     blend((int64_t)n, value, out);
 }
 

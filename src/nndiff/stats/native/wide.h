@@ -19,6 +19,10 @@ static void raise_abs(Extremes *e, vd ad, int64_t at, int stride)
 static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int stride)
 {
     ad = d_finite_or_zero(ad);
+    vd line = d_min(d_fma(d_set(lim->slope), ar, d_set(lim->offset)), d_set(lim->plateau));
+    vd rel = d_fma(d_set(lim->rel), ar, d_set(lim->rel_offset));
+    if (!d_gt(ad, d_sub(d_min(line, rel), d_set(DBL_MIN))))
+        return; /* another lane was meant, or the margin of float32 */
     for (int k = 1; k < RTOLS; k++) {
         vd needed = d_sub(ad, d_mul(d_set(RTOL[k]), ar));
         d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
@@ -26,7 +30,7 @@ static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int 
     vd more = d_add(d_set(1.0), ar);
     if (d_gt(ad, d_mul(d_set(lim->needed), more)))
         d_store(e->needed, d_max(d_div(ad, more), d_load(e->needed)));
-    if (d_gt(ad, d_sub(d_fma(d_set(lim->rel), ar, d_set(lim->rel_offset)), d_set(DBL_MIN))))
+    if (d_gt(ad, d_sub(rel, d_set(DBL_MIN))))
         d_store(e->rel, d_max(d_div(ad, ar), d_load(e->rel))); /* 0/0 is NaN and moves nothing */
     if (d_gt(ad, d_set(e->abs)) || at < e->at)
         raise_abs(e, ad, at, stride);

@@ -82,8 +82,10 @@ static void narrow_exact(const Narrow *job, const NarrowLines *l, vf r, vf c, in
     for (int half = 0; half < 2; half++, at += W * stride, doubtful >>= W) {
         vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
         vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
-        unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
-        s->mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
+        if (doubtful) {
+            unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
+            s->mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
+        }
         raise(job->extremes, job->limits, ad, ar, at, stride);
     }
 }
@@ -231,7 +233,7 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist3
     const uint16_t *left = job->r, *right = job->c;
     const NarrowLines l = narrow_lines(job);
     NarrowSums s = narrow_start();
-    uint16_t hit[BLOCK / (4 * W) + 1];
+    uint16_t hit[BLOCK / (2 * W) + 2]; /* the place, one more for the elements at odd places */
     size_t hits = 0, i = 0;
     vf r[2], c[2];
     HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
@@ -240,20 +242,22 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist3
         f_from_bf16(right + i, &c[0], &c[1]);
         AHEAD(left + i);
         AHEAD(right + i);
-        hit[hits] = (uint16_t)i;
         half_range(&r_range, left + i);
         half_range(&c_range, right + i);
         int even = narrow_step(&s, &l, r[0], c[0], dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
         int odd = narrow_step(&s, &l, r[1], c[1], dist32 ? dist32 + i + 2 * W : NULL, dist64 ? dist64 + i + 2 * W : NULL);
-        hits += (size_t)(even | odd);
+        hit[hits] = (uint16_t)i;
+        hits += (size_t)even;
+        hit[hits] = (uint16_t)(i + 1);
+        hits += (size_t)odd;
     }
     take_half_range(&r_range, left, i, &s.rmin, &s.rmax);
     take_half_range(&c_range, right, i, &s.cmin, &s.cmax);
     for (size_t k = 0; k < hits; k++) {
-        f_from_bf16(left + hit[k], &r[0], &r[1]);
-        f_from_bf16(right + hit[k], &c[0], &c[1]);
-        narrow_exact(job, &l, r[0], c[0], job->at + hit[k], 2, &s);
-        narrow_exact(job, &l, r[1], c[1], job->at + hit[k] + 1, 2, &s);
+        int odd = hit[k] & 1;
+        f_from_bf16(left + (hit[k] - odd), &r[0], &r[1]);
+        f_from_bf16(right + (hit[k] - odd), &c[0], &c[1]);
+        narrow_exact(job, &l, r[odd], c[odd], job->at + hit[k], 2, &s);
     }
     if (i < job->n)
         narrow_rest(job, &l, TYPE_BF16, i, &s);

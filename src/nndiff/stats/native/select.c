@@ -78,7 +78,7 @@ static inline uint32_t bin_of(const Bins *b, double x)
 
 static void count_bins(const Bins *b, const double *x, size_t n, uint32_t *count)
 {
-    memset(count, 0, (b->last + 1) * sizeof *count);
+    memset(count, 0, ((b->last + 16) & ~(size_t)15) * sizeof *count);
     for (size_t i = 0; i < n; i++)
         count[bin_of(b, x[i])]++;
 }
@@ -107,6 +107,14 @@ double select_rank(double *x, size_t n, size_t rank)
     return x[rank];
 }
 
+static int64_t sum_of_16(const uint32_t *count)
+{
+    uint32_t sum = 0;
+    for (int i = 0; i < 16; i++)
+        sum += count[i];
+    return sum;
+}
+
 /* Find the bin of each rank; leave in rank the place inside the bin. */
 static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[RANKS])
 {
@@ -115,6 +123,8 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
     for (int k = 0; k < RANKS; k++) {
         if (rank[k] < before) /* of a few elements the percentiles overlap */
             before = at = 0;
+        for (int64_t sum; at % 16 == 0 && rank[k] - before >= (sum = sum_of_16(count + at)); at += 16)
+            before += sum;
         while (rank[k] - before >= count[at])
             before += count[at++];
         bin[k] = at;
@@ -139,6 +149,7 @@ static void count_keys(const uint16_t *key, size_t n, size_t bins, uint32_t *cou
         part[0][key[i]]++;
     for (size_t k = 0; k < bins; k++)
         count[k] = (uint32_t)part[0][k] + part[1][k] + part[2][k] + part[3][k];
+    memset(count + bins, 0, (-bins % 16) * sizeof *count);
 }
 
 /* A few keys that ranks lie in, and the values of those keys. */

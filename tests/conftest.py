@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# The machines are noisy: a slow example is no failure.
-settings.register_profile("nndiff", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+# The machines are noisy: a slow example is no failure. CI tries the same examples every time, a person new ones.
+settings.register_profile(
+    "nndiff",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=60,
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("nndiff")

@@ -9,7 +9,7 @@ from typing import Any
 from nndiff.align.sites import GUESSED
 from nndiff.divergence import Run, SitePair, describe
 from nndiff.findings.runs_apart import module_tree, recording_findings
-from nndiff.recorded import is_gradient, is_inner
+from nndiff.recorded import is_final, is_gradient, is_inner
 from nndiff.result import Comparison, Finding, Leftover
 from nndiff.sources import Source
 from nndiff.tensors import TensorRef
@@ -51,7 +51,7 @@ def _without_wrong_guesses(sites: list[SitePair]) -> tuple[list[SitePair], list[
     outputs of the model among it, a disagreement of two guessed partners says that the guess was wrong.
     """
     certain = [site for site in sites if GUESSED not in site.pair.matched_by]
-    final = [site for site in certain if site.slot == "output" and not is_inner(site.reference)]
+    final = [site for site in certain if is_final(site.reference)]
     if not final or not all(site.passed for site in certain):
         return sites, []
     wrong = [site for site in sites if not site.passed]

@@ -51,10 +51,10 @@ def align_sites(
     notes = pair_by_name(work, renames, mapping)
     calls = calls_of(reference), calls_of(candidate)
     same = _calls_paired_by_name(work, *calls)
-    _pair_by_content(work, *calls, same)
+    _pair_unique(work, *calls, same, _content, "content")
     _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
     _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
-    _pair_the_last(work, *calls, same)
+    _pair_unique(work, *calls, same, lambda call: (call.cls, call.shapes), f"class and shape, out of {GUESSED}")
     _pair_followers(work, same)
     _pair_owned(work)
     return work.alignment(notes)
@@ -99,27 +99,40 @@ def _calls_paired_by_name(work: Work, reference: list[Call], candidate: list[Cal
     return found
 
 
-def _pair_by_content(work: Work, reference: list[Call], candidate: list[Call], same: _Paired) -> None:
-    """Pair free calls of one class whose outputs are the very same bytes, where there is no second such call."""
+def _pair_unique(
+    work: Work,
+    reference: list[Call],
+    candidate: list[Call],
+    same: _Paired,
+    key: Callable[[Call], Hashable | None],
+    matched_by: str,
+) -> None:
+    """Pair a free call with the only free one of its key on the other side; a key of None decides nothing."""
     taken = set(same.values())
-    left = _by_digest(call for call in reference if (call.module, call.number) not in same)
-    right = _by_digest(call for call in candidate if (call.module, call.number) not in taken)
-    for key, one in left.items():
-        other = right.get(key)
+    left = _alone((call for call in reference if (call.module, call.number) not in same), key)
+    right = _alone((call for call in candidate if (call.module, call.number) not in taken), key)
+    for found, one in left.items():
+        other = right.get(found)
         if one is not None and other is not None:
             same[one.module, one.number] = (other.module, other.number)
-            _pair_outputs(work, one.outputs, other.outputs, "content")
+            _pair_outputs(work, one.outputs, other.outputs, matched_by)
 
 
-def _by_digest(calls: Iterable[Call]) -> dict[Hashable, Call | None]:
-    """Return calls by class and digests; None where two are alike, or too little is there to tell."""
+def _alone(calls: Iterable[Call], key: Callable[[Call], Hashable | None]) -> dict[Hashable, Call | None]:
+    """Return calls by key; None where two share it."""
     found: dict[Hashable, Call | None] = {}
     for call in calls:
-        digests = tuple(output.meta.get("digest") for output in call.outputs)
-        key = (call.cls, call.shapes, digests)
-        telling = all(digests) and any(output.count > 1 for output in call.outputs)
-        found[key] = call if telling and key not in found else None
+        each = key(call)
+        if each is not None:
+            found[each] = call if each not in found else None
     return found
+
+
+def _content(call: Call) -> Hashable | None:
+    """Return class and digests of a call, or None where too little is there to tell."""
+    digests = tuple(output.meta.get("digest") for output in call.outputs)
+    telling = all(digests) and any(output.count > 1 for output in call.outputs)
+    return (call.cls, call.shapes, digests) if telling else None
 
 
 def _pair_in_order(
@@ -143,26 +156,6 @@ def _pair_in_order(
                 one, other = free_left[block.a + step], free_right[block.b + step]
                 same[one.module, one.number] = (other.module, other.number)
                 _pair_outputs(work, one.outputs, other.outputs, matched_by)
-
-
-def _pair_the_last(work: Work, reference: list[Call], candidate: list[Call], same: _Paired) -> None:
-    """Pair a free call with the only other one of its class and shapes, wherever it ran."""
-    taken = set(same.values())
-    left = _alone(call for call in reference if (call.module, call.number) not in same)
-    right = _alone(call for call in candidate if (call.module, call.number) not in taken)
-    for key, one in left.items():
-        other = right.get(key)
-        if one is not None and other is not None:
-            same[one.module, one.number] = (other.module, other.number)
-            _pair_outputs(work, one.outputs, other.outputs, f"class and shape, out of {GUESSED}")
-
-
-def _alone(calls: Iterable[Call]) -> dict[Hashable, Call | None]:
-    found: dict[Hashable, Call | None] = {}
-    for call in calls:
-        key = (call.cls, call.shapes)
-        found[key] = call if key not in found else None
-    return found
 
 
 def _numbered(left: list[Call], right: list[Call], key: Callable[[Call], Hashable]) -> tuple[list[int], list[int]]:

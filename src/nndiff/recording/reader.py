@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -229,7 +230,7 @@ def _ref(path: str, event: TensorEvent, shards: _Shards, call: CallEvent | None)
         found = _stored(path, event, event.key, event.shape, shards)
         data = FileData(found, dtype.storage)
     elif event.keep == "sketch":
-        positions = sketch_positions(_count(event))
+        positions = sketch_positions(math.prod(event.shape))
         window = _stored(path, event, event.sketch, (positions.size,), shards)
         meta["sketch"] = TensorRef(
             f"{event.site.name}#sketch", (positions.size,), dtype, FileData(window, dtype.storage)
@@ -251,19 +252,9 @@ def _value_ref(event: ValueEvent, call: CallEvent | None) -> TensorRef | None:
     return TensorRef(event.site.name, raw.shape, dtype, data, None, _meta(event, call))
 
 
-def _count(event: TensorEvent) -> int:
-    count = 1
-    for size in event.shape:
-        count *= size
-    return count
-
-
 def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ...], shards: _Shards) -> Window:
     """Return where the bytes lie, if the shard agrees with the event about them."""
-    count = 1
-    for size in shape:
-        count *= size
-    nbytes = count * DTYPES[event.dtype].itemsize
+    nbytes = math.prod(shape) * DTYPES[event.dtype].itemsize
     found = shards[event.shard or ""].get(key or "")
     title = printable(event.site.name, 80)
     if found is None or not isinstance(found.data, FileData):

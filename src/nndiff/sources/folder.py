@@ -38,8 +38,9 @@ def open_folder(path: str, open_file: OpenFile) -> Source:
     names = _names(path)
     for index in (*_INDEXES, *(name for name in names if name.endswith(".index.json"))):
         if index in names:
-            sharded = open_index(os.path.join(path, index), open_file)
-            used = {index, *read_index(os.path.join(path, index)).values()}
+            weight_map = read_index(os.path.join(path, index))
+            sharded = _open_shards(os.path.join(path, index), weight_map, open_file)
+            used = {index, *weight_map.values()}
             return replace(sharded, label=path, others={**sharded.others, **_unread(path, names, used)})
     for single in _SINGLES:
         if single in names:
@@ -92,7 +93,10 @@ def _many(path: str, names: list[str], open_file: OpenFile) -> Source:
 
 def open_index(path: str, open_file: OpenFile) -> Source:
     """Open a sharded checkpoint by its index file."""
-    weight_map = read_index(path)
+    return _open_shards(path, read_index(path), open_file)
+
+
+def _open_shards(path: str, weight_map: dict[str, str], open_file: OpenFile) -> Source:
     folder = os.path.dirname(path)
     merged = _Merged(path)
     for shard in sorted(set(weight_map.values()), key=natural_key):

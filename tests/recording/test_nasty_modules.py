@@ -582,21 +582,6 @@ def test_the_fused_path_of_transformer_layers_stays_fused(tmp_path: Path) -> Non
     assert "encoder.layers.0.linear1:output" in names(inside)
 
 
-def test_torchscript_parts_are_recorded_from_outside(tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="torch.jit"):
-        inner = torch.jit.script(nn.Sequential(linear(), nn.ReLU()))
-    recording = check(nn.Sequential(linear(), inner), X, tmp_path / "a.nnrec")
-    assert names(recording) == ["0:output", "1:output", "(model):output"]
-    assert any("compiled" in warning for warning in recording.warnings)
-
-
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_compiled_parts_are_recorded_from_outside(tmp_path: Path) -> None:
-    inner = torch.compile(nn.Sequential(linear(), nn.ReLU()), backend="eager")
-    recording = check(nn.Sequential(linear(), inner), X, tmp_path / "a.nnrec")
-    assert names(recording) == ["0:output", "1:output", "(model):output"]
-
-
 class CopiesItself(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import overrides
+from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
+
+from nndiff.recording.state import is_training
 
 _WORDS = ("dropout", "drop_prob", "droppath", "drop_path", "drop_rate", "layerdrop", "attn_drop", "proj_drop")
 _CLASSES = ("dropout", "droppath", "dropblock", "stochasticdepth", "layerdrop")  # of modules that only drop
@@ -26,25 +29,25 @@ def dropout_off(model: torch.nn.Module) -> Iterator[None]:
     model draws by itself is reached by its rate: attributes of modules, and of the `config` they carry, whose
     name speaks of dropout and whose value is a number between 0 and 1 become 0.
     """
-    modes = [(module, module.training) for module in model.modules() if _is_dropout(module)]
+    at_work = [module for module in model.modules() if _is_dropout(module) and is_training(module)]
     rates = list(_rates(model))
     try:
-        for module, _ in modes:
+        for module in at_work:
             module.training = False
         for held, name, _ in rates:
             held[name] = 0.0
         with _functions_off():
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in at_work:
+            module.training = True
         for held, name, rate in rates:
             held[name] = rate
 
 
 def active_dropout(model: torch.nn.Module) -> list[str]:
     """Return the modules that would drop at random in the mode they are in."""
-    return [name for name, module in model.named_modules() if module.training and _drops(module)]
+    return [name for name, module in model.named_modules() if is_training(module) and _drops(module)]
 
 
 def _drops(module: torch.nn.Module) -> bool:
@@ -110,8 +113,9 @@ def _not_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     return args, {**kwargs, "training": False}
 
 
+_Rule = Callable[[tuple[Any, ...], dict[str, Any]], _Call]
 _PLAIN = ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-_RULES: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], _Call]] = {
+_RULES: dict[str, _Rule] = {
     **{name + ending: _without_flag for name in _PLAIN for ending in ("", "_")},
     "native_dropout": _without_flag,
     "scaled_dot_product_attention": _without_share,
@@ -120,15 +124,28 @@ _RULES: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], _Call]] = {
 }
 
 
+def _rules_by_function() -> Iterator[tuple[Any, _Rule]]:
+    """Yield every function that goes by one of the names, and the operators behind them."""
+    for name, rule in _RULES.items():
+        for home in (torch, functional, torch.ops.aten):
+            found: Any = getattr(home, name, None)
+            if found is None:
+                continue
+            yield found, rule
+            for overload in found.overloads() if home is torch.ops.aten else ():
+                yield getattr(found, overload), rule
+
+
 class _Still(overrides.TorchFunctionMode):
     """Hear every call of a torch function and take the dropout out of those that have some."""
+
+    rules: ClassVar[dict[Any, _Rule]] = dict(_rules_by_function())
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        # an operator of torch.ops goes by a name such as dropout.default
-        rule = _RULES.get(getattr(func, "__name__", "").partition(".")[0])
+        rule = self.rules.get(func)  # nothing more, or torch.compile could not follow
         if rule is not None:
             args, kwargs = rule(args, kwargs)
         return func(*args, **kwargs)

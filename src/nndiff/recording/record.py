@@ -114,7 +114,7 @@ def _about_draws(facts: Facts, dropping: Sequence[str], setting: _Setting) -> It
         return
     known, what = "no dropout module is at work", "functional dropout, noise, random masks"
     if setting.dropout == "off":
-        known, what = "dropout is off", "noise, random masks, dropout of the model's own making"
+        known, what = "dropout is off", "noise, random masks, dropout in TorchScript or of the model's own making"
     yield (
         f"the forward pass draws random numbers though {known} ({what}): another implementation may draw them in "
         "another order"

@@ -507,6 +507,26 @@ def test_gradients_of_inputs_that_ask_for_them(tmp_path: Path) -> None:
     assert x.grad is None
 
 
+class WritesPastTorch(nn.Module):
+    """An output is written to through `.data` before a part of it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = linear(), nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x.data.mul_(3)
+        return self.last(x[1:])
+
+
+def test_what_was_written_past_torch_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    recording = check(WritesPastTorch(), X, tmp_path / "a.nnrec")
+    (link,) = next(call for call in recording.calls if call.module == "last").inputs
+    assert link.how == "own"
+    assert np.array_equal(numbers(recording, "last:output"), 3 * numbers(recording, "first:output")[1:])
+
+
 class DTypes(nn.Module):
     """Every element type torch computes with, 0-dim, empty, conjugate, not contiguous."""
 

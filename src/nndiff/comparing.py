@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ from nndiff.align import Alignment, Match, Rename, align
 from nndiff.errors import UsageError
 from nndiff.judge import judge
 from nndiff.names import matches_any, natural_key, parse_groups, plural, selected
-from nndiff.recorded import GradientScale, is_inner, not_asked_for
+from nndiff.recorded import GradientScale, is_inner, not_asked_for, reached
 from nndiff.result import Comparison, Leftover, Pair
 from nndiff.shortcuts import Known, known
 from nndiff.sources import Source, open_source
@@ -55,14 +56,30 @@ class Plan:
 
     def leftovers(self) -> Iterator[Leftover]:
         """Yield the tensors without a partner, in natural order."""
-        for side, source, other, names in (
-            ("reference", self.reference, self.candidate, self.alignment.only_reference),
-            ("candidate", self.candidate, self.reference, self.alignment.only_candidate),
+        matches = self.alignment.matches
+        for side, source, other, names, paired in (
+            (
+                "reference",
+                self.reference,
+                self.candidate,
+                self.alignment.only_reference,
+                [m.reference for m in matches],
+            ),
+            (
+                "candidate",
+                self.candidate,
+                self.reference,
+                self.alignment.only_candidate,
+                [m.candidate for m in matches],
+            ),
         ):
+            end = reached(source.tensors, paired, other.meta) if self.recorded else math.inf
             for name in sorted(names, key=natural_key):
                 tensor = source.tensors[name]
-                idle = self.recorded and (is_inner(tensor) or not_asked_for(tensor, other.meta))
-                yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not idle)
+                unreached = tensor.meta.get("order", -1) > end
+                idle = self.recorded and (is_inner(tensor) or not_asked_for(tensor, other.meta)) and not unreached
+                facts = (tensor.shape, tensor.dtype.name, names[name])
+                yield Leftover(self.label, side, name, *facts, not idle, unreached)
 
 
 def compare_sources(

@@ -36,6 +36,18 @@ def not_asked_for(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
     return other.get("params") is False and slot == "param"
 
 
+def was_cut_off(meta: Mapping[str, Any]) -> bool:
+    """Tell whether a recording ends before its run did."""
+    return meta.get("complete") is False
+
+
+def reached(tensors: Mapping[str, TensorRef], paired: Iterable[str], other: Mapping[str, Any]) -> float:
+    """Return the order of the last site the other recording came to; no end where it was not cut off."""
+    if not was_cut_off(other):
+        return math.inf
+    return max((tensors[name].meta["order"] for name in paired), default=-1)
+
+
 _LEAST_SHARE = 0.01
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.judge import UNPROVEN, rejudge
 from nndiff.names import matches_any
+from nndiff.recorded import was_cut_off
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
 from nndiff.tolerance import Tolerance
@@ -84,6 +85,7 @@ class Leftover:
     dtype: str
     hint: str = ""  # did you mean ...
     counts: bool = True  # a difference; the inner sites of a recording without a partner are only listed
+    unreached: bool = False  # the recording of the other side was cut off before it
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Totals:
     not_compared: int
     only_reference: int
     only_candidate: int
+    unreached: int  # of those without a partner: the other recording was cut off before them
 
     @property
     def matched(self) -> int:
@@ -120,8 +123,13 @@ class Totals:
 
     @property
     def match_rate(self) -> float:
-        """Return the share of pairs that are the same; 0 where there are none."""
-        return self.matched / self.pairs if self.pairs else 0.0
+        """Return the share that is the same of all pairs and of what was never reached; 0 where there is nothing."""
+        return self.matched / self.comparable if self.comparable else 0.0
+
+    @property
+    def comparable(self) -> int:
+        """Return how many pairs there are or would have been, had no recording been cut off."""
+        return self.pairs + self.unreached
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,19 @@ class Comparison:
         pairs = [pair for pair in self.pairs if pair.candidate == candidate]
         leftovers = sum(left.candidate == candidate and left.counts for left in self.leftovers)
         compared = sum(pair.metrics.count for pair in pairs if pair.metrics)
-        return outcome((pair.verdict for pair in pairs), leftovers, compared)
+        found = outcome((pair.verdict for pair in pairs), leftovers, compared)
+        # where both were cut off nobody knows what would have come: that is no pass
+        return Outcome.DIFFERENT if found.exit_code == 0 and self.cut_off(candidate) == 2 else found
+
+    def cut_off(self, candidate: str) -> int:
+        """Return how many of the two recordings, reference and candidate, end before their run did."""
+        sides = (self.reference, *(side for side in self.candidates if side.label == candidate))
+        return sum(was_cut_off(side.meta) for side in sides if side.kind == "recording")
+
+    @property
+    def both_cut_off(self) -> bool:
+        """Tell whether a candidate was cut off as the reference was: what would have come is known of neither."""
+        return any(self.cut_off(side.label) == 2 for side in self.candidates)
 
     @property
     def first_divergence(self) -> Mapping[str, Any] | None:
@@ -211,7 +231,8 @@ class Comparison:
                 return None
             exact = pair.metrics.unequal and all(dtype.exact for dtype in _dtypes(pair))
             needed = max(needed, (pair.metrics.max_abs if exact else pair.metrics.needed_tolerance) / pair.scale)
-        return needed if self.pairs and not any(left.counts for left in self.leftovers) else None
+        complete = self.pairs and not self.both_cut_off and not any(left.counts for left in self.leftovers)
+        return needed if complete else None
 
     def worst(self, top: int | None = None) -> list[Pair]:
         """Return the pairs that are not identical, worst first."""
@@ -254,7 +275,7 @@ class Comparison:
 def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
     """Count verdicts and leftovers."""
     verdicts = Counter(pair.verdict for pair in pairs)
-    sides = Counter(left.side for left in leftovers)
+    sides = Counter(side for left in leftovers for side in (left.side, *(("unreached",) if left.unreached else ())))
     return Totals(
         pairs=sum(verdicts.values()),
         identical=verdicts[Verdict.IDENTICAL],
@@ -265,6 +286,7 @@ def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
         not_compared=verdicts[Verdict.NOT_COMPARED],
         only_reference=sides["reference"],
         only_candidate=sides["candidate"],
+        unreached=sides["unreached"],
     )
 
 

@@ -285,3 +285,56 @@ def test_judged_again_a_place_stays_the_first_only_if_none_before_it_fails_now(t
     assert result.judged_at(Tolerance(1e-4, 1e-4)).first_divergence == result.first_divergence
     assert result.judged_at(Tolerance(0.0, 0.0)).first_divergence is None
     assert result.judged_at(Tolerance(1.0, 1.0)).first_divergence is None
+
+
+def cut(path: Path, events: int) -> None:
+    """Leave of a recording what a kill would have left: so many events, and a manifest that says so."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    lines = (path / "events.jsonl").read_text().splitlines(keepends=True)
+    (path / "events.jsonl").write_text("".join(lines[:events]))
+
+
+def cut_pair(tmp_path: Path, *events: int) -> Comparison:
+    """Return the comparison of a recording with its copy, the copy cut off, or both."""
+    for name, most in zip(("cand.nnrec", "ref.nnrec"), (*events, None), strict=False):
+        record(tmp_path / name, 0.0)
+        if most is not None:
+            cut(tmp_path / name, most)
+    return compare(tmp_path / "ref.nnrec", tmp_path / "cand.nnrec")
+
+
+def test_a_recording_that_was_cut_off_is_no_pass_and_the_rest_is_counted(tmp_path: Path) -> None:
+    result = cut_pair(tmp_path, 3)  # the input and two layers; one layer, the output and three gradients were to come
+    assert (result.verdict, result.exit_code, result.totals.unreached) == ("different", 1, 5)
+    assert result.totals.match_rate == 3 / 8
+    assert all(left.counts and left.unreached for left in result.leftovers)
+    text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
+    assert "✗ different: all 3 paired tensors agree, 5 never reached: the recording was cut off (exit 1)" in text
+    assert "cut off    5 sites of the reference were never reached" in text
+    assert "forward    2 of 4 layers match, 50.00% (2 never reached)" in text
+    assert "output     the final output was never reached" in text
+    for name in ("md", "html", "csv", "junit"):
+        assert "never reached" in get_report(name).render(result, ReportOptions())
+    data = json.loads(result_json.dumps(result))
+    assert (data["totals"]["unreached"], data["recording"]["unreached"]) == (5, 5)
+    assert result_json.from_dict(data).verdict == "different"
+
+
+def test_a_reference_that_was_cut_off_is_no_pass_either(tmp_path: Path) -> None:
+    cut_pair(tmp_path, 3)
+    result = compare(tmp_path / "cand.nnrec", tmp_path / "ref.nnrec")
+    assert (result.exit_code, result.totals.unreached) == (1, 5)
+    assert {left.side for left in result.leftovers} == {"candidate"}
+
+
+def test_two_that_were_cut_off_alike_are_no_pass(tmp_path: Path) -> None:
+    result = cut_pair(tmp_path, 4, 4)
+    assert (result.exit_code, result.needed_tolerance, result.totals.unreached) == (1, None, 0)
+    text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
+    assert "✗ different: all 4 paired tensors agree, both recordings were cut off (exit 1)" in text
+    assert result_json.from_dict(json.loads(result_json.dumps(result))).exit_code == 1
+
+
+def test_a_recording_that_lost_nothing_but_its_end_is_a_pass(tmp_path: Path) -> None:
+    assert cut_pair(tmp_path, 99).verdict == "identical"

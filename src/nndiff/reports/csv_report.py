@@ -92,8 +92,14 @@ def _leftover(left: Leftover) -> dict[str, str]:
         f"{left.side}_name": guarded(left.name),
         f"{left.side}_shape": _shape(left.shape),
         f"{left.side}_dtype": guarded(left.dtype),
-        "note": guarded(left.hint if left.counts else f"no difference: inside the model. {left.hint}".rstrip()),
+        "note": guarded(f"{_standing(left)} {left.hint}".strip()),
     }
+
+
+def _standing(left: Leftover) -> str:
+    if left.unreached:
+        return "never reached: the other recording was cut off."
+    return "" if left.counts else "no difference: inside the model."
 
 
 def _shape(dimensions: tuple[int, ...]) -> str:

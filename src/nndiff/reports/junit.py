@@ -116,4 +116,5 @@ def _details(pair: Pair) -> list[str]:
 def _leftover_trouble(left: Leftover, where: str) -> tuple[str, str, str]:
     detail = f"{wording.shape(left.shape)} {printable(left.dtype)}"
     tag = "failure" if left.counts else "skipped"
-    return tag, f"{where}{f': {printable(left.hint)}' if left.hint else ''}", detail
+    hint = "never reached: the other recording was cut off" if left.unreached else printable(left.hint)
+    return tag, f"{where}{f': {hint}' if hint else ''}", detail

@@ -95,7 +95,8 @@ class Rate:
     name: str  # forward, backward or a slot
     unit: str
     matched: int
-    total: int
+    total: int  # with what was never reached
+    unreached: int = 0  # the other recording was cut off before these
 
     @property
     def percent(self) -> str:
@@ -137,9 +138,9 @@ class Recorded:
 
     @property
     def outputs_match(self) -> bool | None:
-        """Tell whether the final outputs match; None where none was recorded on both sides."""
+        """Tell whether the final outputs match; None where none was recorded on both sides or one was cut off."""
         left = [each for each in self.leftovers if _is_final(each)]
-        if not (self.outputs or left):
+        if not (self.outputs or left) or any(each.unreached for each in left):
             return None
         return not left and all(pair.verdict.passed for pair in self.outputs)
 
@@ -180,10 +181,11 @@ class Recorded:
     @cached_property
     def rates(self) -> tuple[Rate, ...]:
         """Return the match rates: layers forward and backward, parameter gradients, then all else."""
+        lost = [place_of(each.name) for each in self.unreached]
         named = [
-            _layer_rate("forward", [(row.layer, row.forward) for row in self.rows]),
-            _layer_rate("backward", [(row.layer, row.backward) for row in self.rows]),
-            _rate("param_grad", "parameter gradient", self.gradients),
+            _layer_rate("forward", [(row.layer, row.forward) for row in self.rows], _layers(lost, "output")),
+            _layer_rate("backward", [(row.layer, row.backward) for row in self.rows], _layers(lost, "grad_output")),
+            _rate("param_grad", "parameter gradient", self.gradients, sum(each.slot == "param_grad" for each in lost)),
         ]
         return tuple(rate for rate in (*named, *self._other_rates()) if rate.total)
 
@@ -191,6 +193,11 @@ class Recorded:
         for slot in dict.fromkeys(pair.slot for pair in self.others):
             pairs = [pair for pair in self.others if pair.slot == slot]
             yield _rate(slot or "other", _UNITS.get(slot or "", "tensor"), pairs)
+
+    @cached_property
+    def unreached(self) -> tuple[Leftover, ...]:
+        """Return the sites of one side that the other never came to: its recording was cut off."""
+        return tuple(each for each in self.leftovers if each.unreached)
 
 
 def recorded(comparison: Comparison) -> tuple[Recorded, ...]:
@@ -224,17 +231,22 @@ def _is_final(left: Leftover) -> bool:
     return place.slot == "output" and place.of_model
 
 
-def _rate(name: str, unit: str, pairs: Sequence[Pair]) -> Rate:
-    return Rate(name, unit, sum(pair.verdict.passed for pair in pairs), len(pairs))
+def _layers(places: Iterable[Place], slot: str) -> set[str]:
+    return {place.layer for place in places if place.slot == slot}
 
 
-def _layer_rate(name: str, sides: Iterable[tuple[str, Pair | None]]) -> Rate:
+def _rate(name: str, unit: str, pairs: Sequence[Pair], unreached: int = 0) -> Rate:
+    return Rate(name, unit, sum(pair.verdict.passed for pair in pairs), len(pairs) + unreached, unreached)
+
+
+def _layer_rate(name: str, sides: Iterable[tuple[str, Pair | None]], lost: set[str]) -> Rate:
     """Count layers; one with several outputs matches if all of them do."""
     passed: dict[str, bool] = {}
     for layer, pair in sides:
         if pair:
             passed[layer] = passed.get(layer, True) and pair.verdict.passed
-    return Rate(name, "layer", sum(passed.values()), len(passed))
+    unreached = len(lost - passed.keys())
+    return Rate(name, "layer", sum(passed.values()), len(passed) + unreached, unreached)
 
 
 _MOST_OUTPUTS = 20  # some models return every hidden state

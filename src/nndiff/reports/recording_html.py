@@ -40,6 +40,7 @@ def summary(comparison: Comparison) -> Iterator[str]:
         good, text = recording_words.closing(comparison, view)
         facts = [("output", recording_words.final_output(view)), ("layers", recording_words.layer_counts(view))]
         facts += [(recording_words.rate_label(rate), recording_words.rate_text(rate)) for rate in view.rates]
+        facts += [("cut off", recording_words.cut_off(view))] if view.unreached else []
         yield '<dl class="facts">'
         yield from (f"<dt>{safe(label)}</dt><dd>{safe(said)}</dd>" for label, said in facts)
         yield "</dl>"

@@ -182,6 +182,8 @@ def summary(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
         yield f"- output: {recording_words.final_output(view)}"
         for rate in view.rates:
             yield f"- {escaped(recording_words.rate_label(rate))}: {recording_words.rate_text(rate)}"
+        if view.unreached:
+            yield f"- cut off: {recording_words.cut_off(view)}"
         good, text = recording_words.closing(comparison, view)
         yield f"- {'✓' if good else '✗'} {escaped(middle(printable(text)))}"
         yield ""

@@ -32,6 +32,7 @@ def _summary(views: Sequence[Recorded]) -> dict[str, Any]:
         },
         "rates": {name: _total(name, (rate for view in views for rate in view.rates)) for name in names},
         "gradient_scale": max((view.scale for view in views), default=0.0),
+        "unreached": sum(len(view.unreached) for view in views),
     }
 
 

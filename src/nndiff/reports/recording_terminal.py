@@ -226,5 +226,7 @@ def summary(comparison: Comparison, options: ReportOptions, width: int) -> Itera
         yield entry("output", Text(recording_words.final_output(view), "" if view.outputs_match else "red"))
         for rate in view.rates:
             yield entry(recording_words.rate_label(rate), recording_words.rate_text(rate))
+        if view.unreached:
+            yield entry("cut off", Text(recording_words.cut_off(view), "red"))
         good, text = recording_words.closing(comparison, view)
         yield Text(f"  {'✓' if good else '✗'} {shorten(text, 4 * width)}", "bold green" if good else "bold red")

@@ -131,13 +131,14 @@ def rate_text(rate: Rate) -> str:
     """Return `148 of 150 layers match, 98.67 %`."""
     units = rate.unit if rate.total == 1 else f"{rate.unit}s"
     verb = "matches" if rate.total == 1 else "match"
-    return f"{rate.matched:,} of {rate.total:,} {units} {verb}, {rate.percent}"
+    lost = f" ({rate.unreached:,} never reached)" if rate.unreached else ""
+    return f"{rate.matched:,} of {rate.total:,} {units} {verb}, {rate.percent}{lost}"
 
 
 def final_output(view: Recorded) -> str:
     """Return whether the final output matches, and by how much not."""
     if view.outputs_match is None:
-        return "not recorded on both sides"
+        return "the final output was never reached" if view.unreached else "not recorded on both sides"
     largest = wording.largest(view.outputs)
     size = f", max abs {wording.number(largest)}" if largest is not None else ""
     return f"the final output {'matches' if view.outputs_match else 'does not match'}{size}"
@@ -151,4 +152,16 @@ def closing(comparison: Comparison, view: Recorded) -> tuple[bool, str]:
         return True, f"all outputs match{bits}"
     if view.first is not None:
         return False, f"the first to differ is {wording.name(str(view.first))}"
+    if view.unreached:
+        return False, "what was recorded agrees; the rest was never reached"
+    if comparison.cut_off(view.candidate.label):
+        return False, "what was recorded agrees; both recordings were cut off"
     return False, "not all outputs match"
+
+
+def cut_off(view: Recorded) -> str:
+    """Return how much of one side the other never came to."""
+    sides = [(sum(each.side == side for each in view.unreached), side) for side in ("reference", "candidate")]
+    told = [f"{wording.plural(many, 'site')} of the {side}" for many, side in sides if many]
+    verb = "was" if len(view.unreached) == 1 else "were"
+    return f"{' and '.join(told)} {verb} never reached: the recording was cut off"

@@ -53,7 +53,7 @@ def _story(comparison: Comparison) -> str:
     if comparison.outcome is Outcome.CLOSE:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
         return f"{_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}"
-    story = _differences(totals, unit)
+    story = ", ".join([*_differences(totals, unit), *_cut_off(comparison)])
     if many:
         failed = sum(comparison.outcome_of(side.label).exit_code != 0 for side in comparison.candidates)
         return f"{failed} of {plural(len(comparison.candidates), 'candidate')} differ; {story}"
@@ -61,8 +61,16 @@ def _story(comparison: Comparison) -> str:
 
 
 def _that_count(comparison: Comparison) -> Totals:
-    """Return the counts without leftovers that are only listed."""
-    return count(comparison.pairs, (left for left in comparison.leftovers if left.counts))
+    """Return the counts without leftovers that are only listed or were never reached."""
+    return count(comparison.pairs, (left for left in comparison.leftovers if left.counts and not left.unreached))
+
+
+def _cut_off(comparison: Comparison) -> Iterator[str]:
+    unreached = comparison.totals.unreached
+    if unreached:
+        yield f"{unreached:,} never reached: {'a' if len(comparison.candidates) > 1 else 'the'} recording was cut off"
+    elif comparison.both_cut_off:
+        yield "both recordings were cut off"
 
 
 def _why_nothing(comparison: Comparison, totals: Totals) -> str:
@@ -75,7 +83,7 @@ def _why_nothing(comparison: Comparison, totals: Totals) -> str:
     return "there are no tensors"
 
 
-def _differences(totals: Totals, unit: str) -> str:
+def _differences(totals: Totals, unit: str) -> list[str]:
     differ = totals.different + totals.shape + totals.not_finite
     parts = []
     if differ:
@@ -90,7 +98,7 @@ def _differences(totals: Totals, unit: str) -> str:
         parts.append(f"{totals.not_compared:,} not compared")
     if totals.only_reference or totals.only_candidate:
         parts.append(_leftover_counts(totals))
-    return ", ".join(parts)
+    return parts
 
 
 def _agreeing(totals: Totals) -> list[tuple[int, str]]:
@@ -116,8 +124,8 @@ def tally(totals: Totals) -> str:
 
 
 def match_rate(totals: Totals) -> str:
-    """Return the share of pairs that are the same."""
-    return percent(totals.matched, totals.pairs)
+    """Return the share of pairs that are the same; what was never reached is not."""
+    return percent(totals.matched, totals.comparable)
 
 
 def percent(part: int, whole: int) -> str:
@@ -154,7 +162,9 @@ def ordered(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
 def leftover_title(left: list[Leftover], side: str) -> str:
     """Return the title of a list of leftovers, saying how many of them are no difference."""
     listed = sum(not each.counts for each in left)
+    unreached = sum(each.unreached for each in left)
     aside = f"; {listed:,} inside the model, no difference" if listed else ""
+    aside += f"; {unreached:,} never reached: the other recording was cut off" if unreached else ""
     return f"only in the {side} ({len(left):,}{aside})"
 
 
@@ -277,8 +287,10 @@ def passing(comparison: Comparison) -> str:
         (totals.not_finite, "not finite"),
         (totals.not_compared, "not compared"),
         (totals.only_reference + totals.only_candidate, "without a partner"),
+        (comparison.totals.unreached, "never reached"),
     ]
-    why = ", ".join(f"{many:,} {reason}" for many, reason in reasons if many) or "nothing compared"
+    why = ", ".join(f"{many:,} {reason}" for many, reason in reasons if many)
+    why = why or ("both recordings were cut off" if comparison.both_cut_off else "nothing compared")
     return f"no tolerance ({why}){_rest(comparison)}"
 
 

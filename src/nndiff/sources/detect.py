@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ def open_source(value: Any, label: str = "") -> Source:
     if isinstance(value, Source):
         return value
     if callable(getattr(value, "source", None)):  # a Recording
-        opened: Source = value.source()
-        return opened
+        return _of_recording(value)
     if not isinstance(value, (str, os.PathLike)):
         from nndiff.sources.memory import open_memory
 
@@ -62,12 +62,20 @@ def _open_folder(path: str, part: str) -> Source:
     if is_recording(Path(path)):
         from nndiff.recording.reader import open_recording
 
-        return open_recording(path).source()
+        return _of_recording(open_recording(path))
     if saved_outputs.is_saved_outputs(path):
         return saved_outputs.open_saved_outputs(path, _open_plain)
     if distributed.is_distributed(path):
         return distributed.open_distributed(path, part)
     return below(folder.open_folder(path, _open_plain), part)
+
+
+def _of_recording(recording: Any) -> Source:
+    """Return the tensors of a recording; one that was cut off says so in its meta, for whoever judges it."""
+    opened: Source = recording.source()
+    if recording.complete and not recording.notes:  # notes are about what is missing
+        return opened
+    return replace(opened, meta={**opened.meta, "complete": False})
 
 
 def _open_plain(path: str) -> Source:

@@ -234,3 +234,39 @@ def test_branches_that_run_in_another_order_are_told_apart(tmp_path):
     result = compared(tmp_path / "fault", one, other)
     assert result.first_divergence["name"] == "l:output"
     assert result.first_divergence["candidate_name"] == "z:output"
+
+
+class Two(nn.Module):
+    """Two layers of one shape, by names that are given, the second never called."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.names = names
+        for name in names:
+            self.add_module(name, nn.Linear(6, 6))
+
+    def forward(self, x):
+        weight = getattr(self, self.names[1]).weight
+        return getattr(self, self.names[0])(x) @ weight
+
+
+def test_leftovers_have_hints_only_where_they_help(tmp_path):
+    wrapped = made(Shared)
+    wrapped.b = nn.Sequential(nn.Identity(), wrapped.b)
+    result = compared(tmp_path / "wrapped", made(Shared), wrapped, backward=True)
+    hints = {left.name: left.hint for left in result.leftovers}
+    assert hints["b.0:output"] == "the same values as 'relu:output', which is paired"
+    assert hints["b.0:grad_output"] == ""
+    split = compared(tmp_path / "split", made(Split), made(Fused), backward=True)
+    assert not any("did you mean" in left.hint or "tied" in left.hint for left in split.leftovers)
+
+
+def test_a_parameter_whose_name_is_nearly_another_has_a_hint(tmp_path):
+    other = made(lambda: Two("first", "third_layer"))
+    other.register_parameter("weight", nn.Parameter(torch.zeros(6, 6)))  # a second of its name: no pair by that alone
+    other.third_layer.bias = None
+    plain = other.forward
+    other.forward = lambda x: plain(x) + 0 * other.weight.sum()
+    result = compared(tmp_path, made(lambda: Two("first", "third_layers")), other, backward=True)
+    hints = {left.name: left.hint for left in result.leftovers}
+    assert hints["third_layers.weight:param_grad"] == "did you mean 'third_layer.weight:param_grad'?"

@@ -4,15 +4,64 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from nndiff.tensors import TensorRef
 
 _MOST_HINTED = 200  # close names are searched for so many; the rest are listed without
 _MOST_SEARCHED = 2000
 
+# from the leftovers of a side, those of the other side, and the paired tensors of its own: {name: hint or ""}
+Suggest = Callable[[Mapping[str, TensorRef], Mapping[str, TensorRef], Mapping[str, TensorRef]], dict[str, str]]
 
-def hints(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dict[str, str]:
+
+def name_hints(
+    left: Mapping[str, TensorRef], others: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]
+) -> dict[str, str]:
+    """Return hints for the leftovers of a checkpoint: names that are close, shapes that are alone, tied weights."""
+    return {**_close_ones(left, others), **_ties(left, paired)}
+
+
+def site_hints(
+    left: Mapping[str, TensorRef], others: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]
+) -> dict[str, str]:
+    """Return hints for the leftovers of a recording, few: its names are many, alike, and seldom mistyped.
+
+    An output that is a paired one over again (a wrapper, an Identity, dropout at rest) says so. What would
+    count as a difference may have been meant for one of its own kind, shape and nearly its name.
+    """
+    return {**dict.fromkeys(left, ""), **_over_again(left, paired), **_mistyped(left, others)}
+
+
+def _over_again(left: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
+    outputs = {tensor.meta.get("digest"): name for name, tensor in paired.items() if tensor.meta["slot"] == "output"}
+    digests = {name: each.meta["digest"] for name, each in left.items() if _digest_of_output(each)}
+    return {
+        name: f"the same values as {outputs[digest]!r}, which is paired"
+        for name, digest in digests.items()
+        if digest in outputs
+    }
+
+
+def _digest_of_output(tensor: TensorRef) -> str | None:
+    return tensor.meta.get("digest") if tensor.meta["slot"] == "output" else None
+
+
+_NAMED = ("param", "param_grad", "buffer", "buffer_before")
+
+
+def _mistyped(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in [name for name, tensor in left.items() if tensor.meta["slot"] in _NAMED][:_MOST_HINTED]:
+        kind = left[name].meta["slot"], left[name].shape
+        pool = [each for each, other in others.items() if (other.meta["slot"], other.shape) == kind]
+        close = difflib.get_close_matches(name, pool[:_MOST_SEARCHED], 1, 0.75)
+        if close:
+            found[name] = f"did you mean {close[0]!r}?"
+    return found
+
+
+def _close_ones(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dict[str, str]:
     """Return {name: hint} for every leftover; an empty hint where nothing is near."""
     unique = _by_unique_shape(others)
     mine = Counter(tensor.shape for tensor in left.values())
@@ -29,9 +78,9 @@ def hints(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dic
     return found
 
 
-def ties(left: Mapping[str, TensorRef], everything: Mapping[str, TensorRef], paired: set[str]) -> dict[str, str]:
+def _ties(left: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
     """Return a hint for every leftover that is a paired tensor under a second name: tied weights."""
-    owners = {_memory(everything[name]): name for name in paired if everything[name].storage_id is not None}
+    owners = {_memory(tensor): name for name, tensor in paired.items() if tensor.storage_id is not None}
     found = {name: owners.get(_memory(tensor)) for name, tensor in left.items() if tensor.storage_id is not None}
     return {
         name: f"tied: it shares its storage with {owner!r}, which is paired" for name, owner in found.items() if owner

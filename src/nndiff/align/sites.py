@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from nndiff.align.hints import site_hints
 from nndiff.align.passes import pair_by_name
 from nndiff.align.plan import Alignment, Tensors
 from nndiff.align.rules import Rename
@@ -57,7 +58,7 @@ def align_sites(
     _pair_unique(work, *calls, same, lambda call: (call.cls, call.shapes), f"class and shape, out of {GUESSED}")
     _pair_followers(work, same)
     _pair_owned(work)
-    return work.alignment(notes)
+    return work.alignment(notes, site_hints)
 
 
 def calls_of(tensors: Tensors) -> list[Call]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from nndiff.align.hints import hints, ties
+from nndiff.align.hints import Suggest, name_hints
 from nndiff.align.plan import Alignment, Match, Tensors
 
 
@@ -39,7 +39,7 @@ class Work:
                 changed = renamed is not None and renamed[cand_name] != cand_name
                 self.pair(ref_name, cand_name, "rename" if changed else matched_by)
 
-    def alignment(self, notes: tuple[str, ...]) -> Alignment:
+    def alignment(self, notes: tuple[str, ...], suggest: Suggest = name_hints) -> Alignment:
         """Return the plan, in the reference's order."""
         left_ref = {name: self.all_reference[name] for name in self.reference}
         left_cand = {name: self.all_candidate[name] for name in self.candidate}
@@ -47,8 +47,8 @@ class Work:
         answered = {match.candidate for match in self.matches.values()}
         return Alignment(
             tuple(self.matches[name] for name in self.all_reference if name in self.matches),
-            {**hints(left_ref, left_cand), **ties(left_ref, self.all_reference, paired)},
-            {**hints(left_cand, left_ref), **ties(left_cand, self.all_candidate, answered)},
+            suggest(left_ref, left_cand, {name: self.all_reference[name] for name in paired}),
+            suggest(left_cand, left_ref, {name: self.all_candidate[name] for name in answered}),
             notes,
         )
 

@@ -67,8 +67,64 @@ def test_selection(tmp_path: Path) -> None:
         "",
         "head",
     }
-    with pytest.raises(UsageError, match="no module is selected"):
-        heard(include=["nothing"], exclude=["(model)"])
+    assert heard(include="head") == {"", "head"}
+    assert heard(include="(model)") == {""}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"include": "laiers.1"}, r"include 'laiers.1' matches no module \(did you mean layers.1 or layers.2 or"),
+        ({"include": ["hed.*", "re:^no"]}, r"include 'hed.\*' matches .*mean head\?\); include 're:\^no' matches no"),
+        ({"include": "zzz"}, r"matches no module \(the model has layers, head\)"),
+        ({"include": "layers.1", "depth": 1}, "no module is selected: nothing is left by include 'layers.1', depth 1"),
+        ({"include": "layers.1", "exclude": "layers"}, "nothing is left by include 'layers.1', exclude 'layers'"),
+        ({"exclude": "*"}, r"no module is selected: nothing is left by exclude '\*'"),
+        ({"depth": -1}, "depth must be 0 .* or more, not -1"),
+    ],
+)  # fmt: skip
+def test_a_selection_that_leaves_nothing_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        record(Net().eval(), X, path=tmp_path / "a.nnrec", **options)
+    assert not (tmp_path / "a.nnrec").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"include": ["head", "laiers.1"]}, "include 'laiers.1' matches no module (did you mean layers.1"),
+        ({"exclude": ["haed"]}, "exclude 'haed' matches no module (did you mean head?)"),
+        ({"exclude": ["head", "layers"]}, "only one module is recorded: exclude leaves out all others"),
+        ({"keep": ["stats", "full:haed"]}, "keep 'full:haed' matches nothing that was recorded (did you mean head?)"),
+        ({"keep": ["stats", "full:head"]}, None),
+        ({"keep": ["stats", "full:*:output"]}, None),
+    ],
+)
+def test_patterns_that_match_nothing_are_told(options: dict[str, Any], said: str | None, tmp_path: Path) -> None:
+    found = record(Net().eval(), X, path=tmp_path / "a.nnrec", **options)
+    if said is None:
+        assert found.warnings == ()
+    else:
+        assert found.warnings[0].startswith(said)
+        assert found.source().notes == found.warnings, "a comparison tells it too"
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.two = self.one
+        self.script = torch.jit.script(nn.Sequential(nn.Linear(4, 4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.script(self.two(self.one(x)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit is
+@pytest.mark.parametrize("pattern", ["two", "script.0"])
+def test_modules_that_go_by_another_name_or_are_out_of_reach(pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="matches only modules that are not recorded by that name"):
+        record(Tied(), X, path=tmp_path / "a.nnrec", include=pattern)
 
 
 def test_metadata_is_plain_and_tells_what_matters(tmp_path: Path) -> None:

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 
-from nndiff.errors import UsageError
-from nndiff.names import selected
 from nndiff.recording.events import ROOT
+from nndiff.recording.selection import Selection, selection_notes
 from nndiff.recording.state import is_training
 
 # nn.TransformerEncoderLayer looks for hooks on itself and its children and leaves its fused path if there are
 # any: such layers are heard from outside, by a hook of the whole process, so that they run as they would alone.
 _FUSED = (torch.nn.TransformerEncoderLayer,)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Say which modules are wanted."""
-
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    depth: int | None = None  # 0 the model alone, 1 its children too, ...
-    leaves: bool = False  # only modules without children, and the model
-
-    def wants(self, name: str, module: torch.nn.Module) -> bool:
-        """Tell whether a module is to be recorded; the model itself is, unless it is excluded by name."""
-        if not name:
-            return selected(ROOT, (), self.exclude)
-        if self.depth is not None and name.count(".") + 1 > self.depth:
-            return False
-        if self.leaves and next(module.children(), None) is not None:
-            return False
-        return selected(name, self.include, self.exclude)
 
 
 @dataclass
@@ -45,6 +24,11 @@ class Plan:
     outside: list[tuple[str, torch.nn.Module]] = field(default_factory=list)  # by a hook of the whole process
     replaced: list[tuple[str, torch.nn.Module]] = field(default_factory=list)  # by a call around the compiled one
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all modules that are listened to."""
+        return [name or ROOT for name, _ in (*self.hooked, *self.outside, *self.replaced)]
 
 
 _IN_PLACE = "compiled in place"
@@ -61,7 +45,9 @@ def make_plan(model: torch.nn.Module, selection: Selection, backward: bool) -> P
     """Return what to listen to."""
     plan = Plan()
     kinds: dict[str, list[str]] = {}
+    walked: list[str] = []
     for name, module, sealed in _walk(model, backward):
+        walked.append(name or ROOT)
         if not selection.wants(name, module):
             continue
         found = {"fused": plan.outside, _IN_PLACE: plan.replaced}.get(sealed, plan.hooked)
@@ -71,8 +57,7 @@ def make_plan(model: torch.nn.Module, selection: Selection, backward: bool) -> P
         elif any(_is_compiled(each) for each in vars(module).values()):
             kinds.setdefault(_CALLS_COMPILED, []).append(name or ROOT)
     plan.notes += [_note(names, what) for what, names in kinds.items()]
-    if not (plan.hooked or plan.outside or plan.replaced):
-        raise UsageError("no module is selected: check include, exclude, depth and leaves")
+    plan.notes += selection_notes(model, selection, walked, plan.names)
     return plan
 
 

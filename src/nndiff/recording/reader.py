@@ -83,7 +83,7 @@ class Recording:
             kind="recording",
             tensors=dict(sorted(tensors.items(), key=lambda item: item[1].meta["order"])),
             others={event.site.name: event.type for event in self.values if event.site.name not in plain},
-            notes=self.notes,
+            notes=(*self.notes, *self.warnings),
             meta=self.meta,
         )
 

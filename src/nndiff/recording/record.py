@@ -17,9 +17,10 @@ from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.keep import Keep, parse_keep
-from nndiff.recording.plan import Plan, Selection, make_plan
+from nndiff.recording.plan import Plan, make_plan
 from nndiff.recording.reader import Recording, open_recording
 from nndiff.recording.run import Facts, Wanted, run_once
+from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
 from nndiff.recording.writer import SHARD_BYTES, Writer
 
@@ -49,8 +50,8 @@ def record(
     mode: Mode | None = None,
     dropout: Literal["off"] | None = None,
     keep: str | Sequence[str] | Keep = "full",
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     depth: int | None = None,
     leaves: bool = False,
     params: bool = False,
@@ -74,7 +75,8 @@ def record(
     if mode not in (None, "train", "eval") or dropout not in (None, "off"):
         raise UsageError("mode is 'train', 'eval' or None; dropout is 'off' or None")
     wanted = Wanted(seed, backward, loss, params, inputs_kept)
-    setting = _Setting(wanted, Selection(include, exclude, depth, leaves), mode, dropout, deterministic, repeat)
+    selection = Selection(_several(include), _several(exclude), depth, leaves)
+    setting = _Setting(wanted, selection, mode, dropout, deterministic, repeat)
     rules = parse_keep(keep)
     with kept_randomness(), _prepared(model, setting) as state:
         plan = make_plan(model, setting.selection, backward)
@@ -84,6 +86,10 @@ def record(
         with Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes) as writer:
             _run_all(model, made, writer, plan, setting, state)
     return open_recording(path)
+
+
+def _several(patterns: str | Sequence[str]) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
 @contextlib.contextmanager
@@ -105,7 +111,11 @@ def _run_all(
     if setting.repeat > 1:
         _repeat(model, inputs, writer, plan, setting, state, facts)
     writer.meta |= facts.meta
-    writer.meta["warnings"] += [*_about_draws(facts, writer.meta["dropout_active"], setting), *facts.warnings]
+    writer.meta["warnings"] += [
+        *_about_draws(facts, writer.meta["dropout_active"], setting),
+        *facts.warnings,
+        *keep_notes(writer.keep, plan.names, writer.digests),
+    ]
 
 
 def _about_draws(facts: Facts, dropping: Sequence[str], setting: _Setting) -> Iterator[str]:

@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 enum {
-    BLOCK = 2048,  /* elements: both sides and the distances stay in the L1 cache */
-    SURVEYED = 1024, /* elements: the first of a chunk, that the limits are drawn from */
-    CHUNK = 16384, /* elements: the unit of work of a thread; both sides stay in the L2 cache */
-    LANES = 8,     /* doubles in the widest vector */
-    PAD = 32,      /* elements a kernel may write behind the end */
+    BLOCK = 2048,    /* elements: both sides and the distances stay in the L1 cache */
+    SURVEYED = 1024, /* elements: the first of a chunk, that limits are drawn from */
+    CHUNK = 16384,   /* elements: the unit of work of a thread; both sides stay in the L2 cache */
+    LANES = 8,       /* doubles in the widest vector */
+    PAD = 32,        /* elements a kernel may write behind the end */
     RTOLS = 9,
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,

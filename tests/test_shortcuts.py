@@ -57,6 +57,13 @@ def test_a_sketch_that_agrees_is_close_at_best(tmp_path):
     assert "sketch of 1,024 of 4,096" in pair.note
 
 
+def test_a_sketch_of_all_there_is_is_no_sketch(tmp_path):
+    few = VALUES.reshape(-1)[:1000].copy()
+    pair, _ = judged(tmp_path, few, few + np.float32(1e-7), "sketch")
+    assert pair.verdict is Verdict.CLOSE
+    assert pair.note == ""
+
+
 def test_the_numbers_of_equal_digests_are_those_of_a_measurement(tmp_path):
     short, _ = judged(tmp_path / "x", VALUES, VALUES, "full")
     measured = compare_sources({"a": VALUES}, {"a": VALUES.copy()}).pairs[0].metrics

@@ -9,7 +9,7 @@ from typing import Any
 from nndiff.align import Alignment, Match, Rename, align
 from nndiff.errors import UsageError
 from nndiff.judge import judge
-from nndiff.names import matches_any, natural_key, parse_groups, selected
+from nndiff.names import matches_any, natural_key, parse_groups, plural, selected
 from nndiff.recorded import GradientScale, is_inner, not_asked_for
 from nndiff.result import Comparison, Leftover, Pair
 from nndiff.shortcuts import Known, known
@@ -130,8 +130,8 @@ def _filtered(full: Alignment, rules: Rules) -> tuple[Alignment, tuple[str, ...]
     kept = Alignment(matches, only_reference, only_candidate)
     before = len(full.matches) + len(full.only_reference) + len(full.only_candidate)
     dropped = before - len(matches) - len(only_reference) - len(only_candidate)
-    notes = (*full.notes, f"left out by --include/--exclude: {dropped} of {before} names", *_idle(full, rules))
-    return kept, notes
+    left_out = f"left out by --include/--exclude: {dropped:,} of {plural(before, 'name')}"
+    return kept, (*full.notes, left_out, *_idle(full, rules))
 
 
 def _counts(rules: Rules, *names: str) -> bool:

@@ -20,7 +20,7 @@ Sides = tuple[TensorRef, TensorRef]
 def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]], sides: Sequence[Sides]) -> Comparison:
     """Return the comparison with what its pairs say together; `sides` are the tensors behind its pairs."""
     sites = [SitePair(pair, *both) for pair, both in zip(comparison.pairs, sides, strict=True)]
-    firsts: list[dict[str, Any]] = []
+    firsts: dict[str, dict[str, Any]] = {}
     findings: list[Finding] = []
     kept: list[SitePair] = []
     given_up: list[Leftover] = []
@@ -30,15 +30,16 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         given_up += wrong
         run = Run(mine, _by_order(reference), _by_order(candidate))
         first = run.first()
-        findings += recording_findings(run, first, reference.meta, candidate.meta)
+        found = recording_findings(run, first, reference.meta, candidate.meta)
+        findings += [replace(each, candidate=label) for each in found]
         if first is not None:
             trees = module_tree(reference.meta), module_tree(candidate.meta)
-            firsts.append(describe(run, first, trees))
+            firsts[label] = describe(run, first, trees)
     return replace(
         comparison,
         pairs=tuple(site.pair for site in kept),
         leftovers=(*comparison.leftovers, *given_up),
-        first_divergence=min(firsts, key=lambda each: each["order"]) if firsts else None,
+        first_divergences=firsts,
         findings=tuple(findings),
         notes=(*comparison.notes, *_notes(kept)),
     )

@@ -1,4 +1,4 @@
-"""Names of tensors: natural order, patterns, groups, wrapper prefixes, safe printing."""
+"""Names of tensors: natural order, patterns, groups, wrapper prefixes, safe printing; words with their number."""
 
 from __future__ import annotations
 
@@ -116,6 +116,11 @@ def printable(text: str, limit: int | None = None) -> str:
     if limit is not None and len(safe) > limit:
         return safe[: limit - 1] + "…"
     return safe
+
+
+def plural(number: int, word: str) -> str:
+    """Return `1 tensor`, `2 tensors`."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _escape(char: str) -> str:

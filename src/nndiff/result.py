@@ -96,6 +96,7 @@ class Finding:
     repair: str
     confidence: float
     harmless: bool = False
+    candidate: str = ""  # label of the candidate it is about
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Comparison:
     pairs: tuple[Pair, ...]
     leftovers: tuple[Leftover, ...] = ()
     findings: tuple[Finding, ...] = ()
-    first_divergence: Mapping[str, Any] | None = None
+    first_divergences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate
     groups: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -164,6 +165,12 @@ class Comparison:
         leftovers = sum(left.candidate == candidate and left.counts for left in self.leftovers)
         compared = sum(pair.metrics.count for pair in pairs if pair.metrics)
         return outcome((pair.verdict for pair in pairs), leftovers, compared)
+
+    @property
+    def first_divergence(self) -> Mapping[str, Any] | None:
+        """Return where the candidate parts from the reference; of several, the first candidate that does."""
+        found = (self.first_divergences.get(side.label) for side in self.candidates)
+        return next((each for each in found if each is not None), None)
 
     @property
     def totals(self) -> Totals:
@@ -214,10 +221,16 @@ class Comparison:
     def judged_at(self, tolerance: Tolerance) -> Comparison:
         """Return the same numbers judged at another tolerance."""
         pairs = tuple(_rejudged(pair, tolerance) for pair in self.pairs)
-        failing = {pair.name for pair in pairs if not pair.verdict.passed}
-        # which site diverges first was found at one tolerance; it stays only if it still diverges
-        first = self.first_divergence if (self.first_divergence or {}).get("name") in failing else None
-        return replace(self, tolerance=tolerance, pairs=pairs, first_divergence=first)
+        judged = replace(self, tolerance=tolerance, pairs=pairs)
+        firsts = {label: first for label, first in self.first_divergences.items() if self._still_first(label, judged)}
+        return replace(judged, first_divergences=firsts)
+
+    def _still_first(self, candidate: str, judged: Comparison) -> bool:
+        """Tell whether a place found at this tolerance is the first at another: still out, and none before it newly."""
+        before = {pair.name for pair in self.pairs if pair.candidate == candidate and not pair.verdict.passed}
+        now = [pair for pair in judged.pairs if pair.candidate == candidate and not pair.verdict.passed]
+        order = {pair.name: pair.order for pair in now}.get(self.first_divergences[candidate].get("name", ""))
+        return order is not None and all(pair.order >= order for pair in now if pair.name not in before)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, ready for JSON."""

@@ -1,6 +1,7 @@
 """The result as JSON and back: format `nndiff.comparison`.
 
-Version 1: the first. NaN is null, infinities are the strings "inf" and "-inf".
+Version 1: the first. NaN is null, infinities are the strings "inf" and "-inf". Every candidate has a
+first_divergence of its own; that of the result is the one of the first candidate that diverges.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def from_dict(data: dict[str, Any]) -> Comparison:
         pairs=tuple(_pair_back(pair) for pair in data["pairs"]),
         leftovers=tuple(_leftover(left) for left in data["leftovers"]),
         findings=tuple(_finding(finding) for finding in data["findings"]),
-        first_divergence=data["first_divergence"],
+        first_divergences=_firsts(data),
         groups={name: group["pattern"] for name, group in data["groups"].items()},
         notes=tuple(data["notes"]),
     )
@@ -122,13 +123,20 @@ def _consistent(comparison: Comparison) -> Comparison:
     named = {pair.candidate for pair in comparison.pairs} | {left.candidate for left in comparison.leftovers}
     if named - known:
         raise _DamagedError(f"{min(named - known)!r} is not one of the candidates")
-    if not isinstance(comparison.first_divergence, (dict, type(None))):
-        raise _DamagedError("first_divergence is not an object")
-    if not isinstance((comparison.first_divergence or {}).get("name", ""), str):
-        raise _DamagedError("the name of first_divergence is not a text")
     if not all(isinstance(text, str) for text in (*comparison.notes, *comparison.groups.values())):
         raise _DamagedError("notes and patterns are texts")
     return comparison
+
+
+def _firsts(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the first divergence of each candidate that has one."""
+    found = {side["label"]: side.get("first_divergence") for side in data["candidates"]}
+    for first in (data["first_divergence"], *found.values()):
+        if not isinstance(first, (dict, type(None))):
+            raise _DamagedError("first_divergence is not an object")
+        if not isinstance((first or {}).get("name", ""), str):
+            raise _DamagedError("the name of first_divergence is not a text")
+    return {label: first for label, first in found.items() if first is not None}
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -168,6 +176,7 @@ def _candidate(comparison: Comparison, side: Side) -> dict[str, Any]:
         **plain(dataclasses.asdict(side)),
         "verdict": comparison.outcome_of(side.label).value,
         "totals": _totals(comparison.totals_of(side.label)),
+        "first_divergence": plain(comparison.first_divergences.get(side.label)),
     }
 
 

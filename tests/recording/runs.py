@@ -54,7 +54,7 @@ def fingerprint(model: torch.nn.Module) -> dict[str, Any]:
         "state": {name: digest(value) for name, value in model.state_dict().items() if is_tensor(value)},
         "buffers": {name: id(each) for name, each in model.named_buffers()},
         "grads": {name: (id(each.grad), each.requires_grad) for name, each in model.named_parameters()},
-        "modes": {name: each.training for name, each in model.named_modules()},
+        "modes": {name: getattr(each, "training", None) for name, each in model.named_modules()},
         "hooks": {
             name: (len(each._forward_hooks), len(each._forward_pre_hooks)) for name, each in model.named_modules()
         },

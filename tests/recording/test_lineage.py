@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -50,6 +52,51 @@ def test_a_tensor_is_known_again_until_a_write_past_torch(kind: str, measured: b
     tensor.data[0] += 1
     found = known.find(tensor)
     assert found is None or found[1] != "same"
+
+
+def test_a_storage_freed_by_hand_stays_freed() -> None:
+    tensor = BASE.clone()
+    view = tensor[4:]
+    known = Lineage()
+    known.remember(tensor, event())
+    tensor.untyped_storage().resize_(0)
+    assert known.find(view) is None
+    assert tensor.untyped_storage().nbytes() == 0
+
+
+VIEWS = {
+    "a part": lambda tensor: tensor[1:],
+    "turned": lambda tensor: tensor.transpose(0, 1),
+    "other bits": lambda tensor: tensor.view(torch.int32),
+}
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("kind", VIEWS)
+@pytest.mark.parametrize("write", ["copy_", "add_"])
+def test_a_view_is_no_longer_one_after_a_write_past_torch(kind: str, write: str) -> None:
+    tensor = BASE.clone().view(4, 6)
+    view = VIEWS[kind](tensor)
+    known = Lineage()
+    known.remember(tensor, event())
+    assert known.find(view) == (event(), "view")
+    getattr(tensor.data, write)(torch.ones(4, 6))
+    assert known.find(view) is None
+    again = replace(event(), order=1)
+    known.remember(tensor, again)
+    assert known.find(view) == (again, "view"), "the new contents are known again"
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("kind", ["conjugated", "negated"])
+def test_views_of_what_is_stored_the_other_way_round(kind: str) -> None:
+    tensor = MADE["conjugated"](BASE.clone())
+    tensor = tensor.imag if kind == "negated" else tensor
+    assert tensor.is_conj() or tensor.is_neg()
+    known = Lineage()
+    known.remember(tensor, event())
+    found = known.find(tensor.view(2, 6))
+    assert found == ((event(), "view") if kind == "conjugated" else None), "an imaginary part has gaps"
 
 
 def test_memory_is_only_named_where_it_is_all_of_the_tensor() -> None:

@@ -507,6 +507,26 @@ def test_gradients_of_inputs_that_ask_for_them(tmp_path: Path) -> None:
     assert x.grad is None
 
 
+class WritesPastTorch(nn.Module):
+    """An output is written to through `.data` before a part of it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = linear(), nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x.data.mul_(3)
+        return self.last(x[1:])
+
+
+def test_what_was_written_past_torch_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    recording = check(WritesPastTorch(), X, tmp_path / "a.nnrec")
+    (link,) = next(call for call in recording.calls if call.module == "last").inputs
+    assert link.how == "own"
+    assert np.array_equal(numbers(recording, "last:output"), 3 * numbers(recording, "first:output")[1:])
+
+
 class DTypes(nn.Module):
     """Every element type torch computes with, 0-dim, empty, conjugate, not contiguous."""
 
@@ -580,21 +600,6 @@ def test_the_fused_path_of_transformer_layers_stays_fused(tmp_path: Path) -> Non
     assert any("fused path" in warning for warning in fused.warnings)
     inside = check(model, x, tmp_path / "b.nnrec")
     assert "encoder.layers.0.linear1:output" in names(inside)
-
-
-def test_torchscript_parts_are_recorded_from_outside(tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="torch.jit"):
-        inner = torch.jit.script(nn.Sequential(linear(), nn.ReLU()))
-    recording = check(nn.Sequential(linear(), inner), X, tmp_path / "a.nnrec")
-    assert names(recording) == ["0:output", "1:output", "(model):output"]
-    assert any("compiled" in warning for warning in recording.warnings)
-
-
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_compiled_parts_are_recorded_from_outside(tmp_path: Path) -> None:
-    inner = torch.compile(nn.Sequential(linear(), nn.ReLU()), backend="eager")
-    recording = check(nn.Sequential(linear(), inner), X, tmp_path / "a.nnrec")
-    assert names(recording) == ["0:output", "1:output", "(model):output"]
 
 
 class CopiesItself(nn.Module):

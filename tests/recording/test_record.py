@@ -16,7 +16,7 @@ from torch import nn
 import nndiff
 from nndiff.errors import ModelError, SourceError, UsageError
 from nndiff.models.inputs import load
-from nndiff.recording.determinism import active_dropout, dropout_off
+from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
 from recording.runs import check, names, numbers
 

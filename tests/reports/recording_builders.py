@@ -12,6 +12,24 @@ from nndiff.verdict import Verdict
 
 CANDIDATE = "port.nnrec"
 OK, NEAR, OUT = Verdict.IDENTICAL, Verdict.CLOSE, Verdict.DIFFERENT
+FIRST = {
+    "name": "blocks.1.norm:output",
+    "candidate_name": "blocks.1.norm:output",
+    "candidate": CANDIDATE,
+    "order": 6,
+    "slot": "output",
+    "module": "blocks.1.norm",
+    "call": 0,
+    "class": ["LayerNorm", "FastNorm"],
+    "verdict": "different",
+    "max_abs": 6.5e-3,
+    "inputs": "in tolerance",
+    "why": "its output is out of tolerance while its inputs are in",
+    "source": ["torch/nn/modules/normalization.py:105", "port/norm.py:12"],
+    "attributes": {"eps": [1e-5, 1e-3]},
+    "after": "blocks.0:output",
+    "before": "blocks.1.attn:output.0",
+}
 META = {"model": {"class": "Encoder", "parameters": 12_345}, "mode": "eval", "seed": 42}
 
 
@@ -77,24 +95,7 @@ def recording() -> Comparison:
             Leftover(CANDIDATE, "candidate", "(model):output.aux", (2,), "float32"),
         ),
         findings=(Finding("attribute", ("blocks.1.norm:output",), "eps 1e-05 against 0.001", "make them equal", 0.9),),
-        first_divergence={
-            "name": "blocks.1.norm:output",
-            "candidate_name": "blocks.1.norm:output",
-            "candidate": CANDIDATE,
-            "order": 6,
-            "slot": "output",
-            "module": "blocks.1.norm",
-            "call": 0,
-            "class": ["LayerNorm", "FastNorm"],
-            "verdict": "different",
-            "max_abs": 6.5e-3,
-            "inputs": "in tolerance",
-            "why": "its output is out of tolerance while its inputs are in",
-            "source": ["torch/nn/modules/normalization.py:105", "port/norm.py:12"],
-            "attributes": {"eps": [1e-5, 1e-3]},
-            "after": "blocks.0:output",
-            "before": "blocks.1.attn:output.0",
-        },
+        first_divergences={CANDIDATE: FIRST},
         notes=("gradients are judged at atol 3.1e-06",),
     )
 
@@ -102,14 +103,27 @@ def recording() -> Comparison:
 def recording_same() -> Comparison:
     """Return one where every layer is the same bit for bit."""
     same = [site("(model):model_input.0"), site("fc:output"), site("(model):output"), site("fc:grad_output")]
-    return replace(recording(), pairs=tuple(same), leftovers=(), findings=(), first_divergence=None)
+    return replace(recording(), pairs=tuple(same), leftovers=(), findings=(), first_divergences={})
 
 
 def recording_several() -> Comparison:
-    """Return one with two candidates: the first as `recording`, the second the same as the reference."""
+    """Return one with three candidates: as `recording`, the same as the reference, and one that parts elsewhere."""
     good = tuple(replace(each, candidate="good.nnrec", order=100 + each.order) for each in recording_same().pairs)
+    wrong = [site("(model):model_input.0"), site("fc:output", OUT, 0.5), site("(model):output", OUT, 0.5)]
+    late = tuple(replace(each, candidate="late.nnrec", order=200 + number) for number, each in enumerate(wrong))
     one = recording()
-    return replace(one, pairs=(*one.pairs, *good), candidates=(*one.candidates, side("good.nnrec", "recording", 4)))
+    first = {"name": "fc:output", "candidate": "late.nnrec", "class": ["Linear", "Linear"], "max_abs": 0.5}
+    blamed = (
+        replace(one.findings[0], candidate=CANDIDATE),
+        Finding("cast", ("fc:output",), "", "", 0.5, False, "late.nnrec"),
+    )
+    return replace(
+        one,
+        pairs=(*one.pairs, *good, *late),
+        candidates=(*one.candidates, *(side(label, "recording", 4) for label in ("good.nnrec", "late.nnrec"))),
+        first_divergences={CANDIDATE: FIRST, "late.nnrec": first},
+        findings=blamed,
+    )
 
 
 def recording_deep(layers: int = 1000) -> Comparison:
@@ -118,8 +132,8 @@ def recording_deep(layers: int = 1000) -> Comparison:
         site(f"layers.{index}:output", *((OK, 0.0) if index < layers // 2 else (OUT, 1e-3 + index * 1e-6)), order=index)
         for index in range(layers)
     ]
-    first = {"name": f"layers.{layers // 2}:output"}
-    return replace(recording(), pairs=tuple(deep), leftovers=(), findings=(), first_divergence=first)
+    first = {CANDIDATE: {"name": f"layers.{layers // 2}:output"}}
+    return replace(recording(), pairs=tuple(deep), leftovers=(), findings=(), first_divergences=first)
 
 
 def recording_hostile() -> Comparison:
@@ -140,9 +154,10 @@ def recording_hostile() -> Comparison:
         "source": [HOSTILE["newline"], HOSTILE["pipe"]],
         "attributes": {HOSTILE["script"]: [HOSTILE["markup"], HOSTILE["override"]]},
     }
+    firsts = {side.label: first for side in bad.candidates}
     meta = {"model": {"class": text, "parameters": 3}, "mode": text, "seed": HOSTILE["newline"]}
     sides = tuple(replace(each, meta=meta) for each in bad.candidates)
-    return replace(bad, kind="recording", pairs=tuple(made), candidates=sides, first_divergence=first)
+    return replace(bad, kind="recording", pairs=tuple(made), candidates=sides, first_divergences=firsts)
 
 
 CASES = {

@@ -143,7 +143,9 @@ def mixed() -> Comparison:
             Finding("transposed", ("decoder.out.weight",), "equal after .T", "transpose it when loading", 0.98),
             Finding("cast", ("encoder.layers.0.norm.weight",), "rounds to the same", "", 1.0, harmless=True),
         ),
-        first_divergence={"name": "encoder.layers.2.linear", "order": 17, "slot": "output", "max_abs": 0.25},
+        first_divergences={
+            "cand.ckpt": {"name": "encoder.layers.2.linear", "order": 17, "slot": "output", "max_abs": 0.25}
+        },
         groups={"encoder": "encoder.*", "head": "head.*"},
         notes=("3 tensors were left out by --exclude",),
     )
@@ -197,7 +199,7 @@ def hostile() -> Comparison:
         candidates=tuple(side(name, name) for name in names),
         leftovers=tuple(Leftover(name, where, name, (1,), name, name) for name in names for where in _SIDES),
         findings=tuple(Finding(name, (name,), name, name, 0.5) for name in names),
-        first_divergence={"name": HOSTILE["escape"], HOSTILE["script"]: HOSTILE["markup"]},
+        first_divergences={name: {"name": HOSTILE["escape"], HOSTILE["script"]: HOSTILE["markup"]} for name in names},
         groups=dict.fromkeys(names, "re:" + "x"),
         notes=tuple(names),
     )

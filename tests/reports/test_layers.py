@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +10,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_builders import NEAR, OK, OUT, recording, recording_deep, recording_same, recording_several, site
+from recording_builders import (
+    CANDIDATE,
+    FIRST,
+    NEAR,
+    OK,
+    OUT,
+    recording,
+    recording_deep,
+    recording_same,
+    recording_several,
+    site,
+)
 from report_builders import metrics
 
-from nndiff import compare
+from nndiff import compare, result_json
 from nndiff.recording import Writer
 from nndiff.reports import ReportOptions, get_report
-from nndiff.reports.layers import Recorded, Row, in_detail, place_of, recorded, worst_gradients
-from nndiff.reports.parting import parting
+from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
+from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Leftover
+from nndiff.tolerance import Tolerance
 
 
 def view(result: Comparison) -> Recorded:
@@ -28,7 +41,7 @@ def view(result: Comparison) -> Recorded:
 
 def of(*pairs: object, **more: object) -> Recorded:
     made = [replace(each, order=order) for order, each in enumerate(pairs)]  # type: ignore[type-var]
-    values: dict[str, object] = {"pairs": tuple(made), "leftovers": (), "first_divergence": None}
+    values: dict[str, object] = {"pairs": tuple(made), "leftovers": (), "first_divergences": {}}
     return view(replace(recording(), **{**values, **more}))  # type: ignore[arg-type]
 
 
@@ -127,10 +140,36 @@ def test_a_scale_without_numbers_is_none() -> None:
 
 
 def test_each_candidate_is_shown_alone() -> None:
-    one, other = recorded(recording_several())
+    one, other, late = recorded(recording_several())
     assert len(one.rows) == 13
     assert [row.label for row in other.rows] == ["fc", "(model)"]
-    assert other.first is None
+    assert (one.first, other.first, late.first) == ("blocks.1.norm:output", None, "fc:output")
+
+
+@pytest.mark.parametrize("name", ["terminal", "md", "html"])
+def test_each_candidate_has_its_first_divergence(name: str, tmp_path: Path) -> None:
+    recording_several().save(tmp_path / "x.json")
+    for result in (recording_several(), result_json.load(tmp_path / "x.json")):
+        text = get_report(name).render(result, ReportOptions(width=200, color=False))
+        before, _, after = text.partition("against port.nnrec")
+        assert "blocks.1.norm:output" in before.splitlines()[-1]
+        assert "fc:output" in after.partition("against late.nnrec")[0].splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["terminal", "md"])
+@pytest.mark.parametrize("top", [0, 1])
+def test_the_final_output_and_the_loss_are_always_seen(name: str, top: int) -> None:
+    text = get_report(name).render(recording(), ReportOptions(width=100, color=False, top=top))
+    assert "final output logits" in text
+    assert any("loss" in line and "close" in line for line in text.splitlines())
+
+
+def test_of_very_many_outputs_the_worst_are_seen() -> None:
+    many = [site(f"(model):output.{number}", *((OUT, 1.0) if number == 70 else (OK, 0.0))) for number in range(90)]
+    shown = model_rows(of(site("(model):model_input.0"), site("(model):model_input.1"), *many, site("(model):loss")), 1)
+    assert [pair.name for pair in shown][:2] == ["(model):model_input.0", "(model):output.0"]
+    assert {"(model):output.70", "(model):loss"} <= {pair.name for pair in shown}
+    assert len(shown) == 21
 
 
 def test_details_begin_where_the_runs_part() -> None:
@@ -175,9 +214,8 @@ def test_a_thousand_layers_stay_readable() -> None:
 @pytest.mark.parametrize("after", ["x:output", ""])
 @pytest.mark.parametrize("before", ["y:output", ""])
 def test_between_which_inner_calls(after: str, before: str) -> None:
-    first = {**(recording().first_divergence or {}), "after": after, "before": before}
-    found = parting(replace(recording(), first_divergence=first))
-    assert found is not None
+    first = {**FIRST, "after": after, "before": before}
+    (found,) = partings(replace(recording(), first_divergences={CANDIDATE: first}))
     assert all(part in found.fact("between") for part in (after, before))
     assert bool(found.fact("between")) == bool(after or before)
 
@@ -191,18 +229,17 @@ def test_between_which_inner_calls(after: str, before: str) -> None:
     )
 )
 def test_any_first_divergence_can_be_said(found: dict[str, object]) -> None:
-    said = parting(replace(recording(), first_divergence=found))
-    assert said is not None
+    (said,) = partings(replace(recording(), first_divergences={CANDIDATE: found}))
     assert said.name
 
 
-def record(path: Path, wrong: float) -> None:
-    """Write what a model of three layers might leave behind; `wrong` is added in the middle."""
+def record(path: Path, wrong: float, where: int = 1) -> None:
+    """Write what a model of three layers might leave behind; `wrong` is added at one of them."""
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
     with Writer(path, {"mode": "eval", "seed": 1}) as writer:
         writer.add("", "model_input", (x,))
         for index in range(3):
-            x = np.tanh(x * np.float32(1.5)) + np.float32(wrong if index == 1 else 0)
+            x = np.tanh(x * np.float32(1.5)) + np.float32(wrong if index == where else 0)
             writer.add(f"layers.{index}", "output", x, cls="Tanh")
         writer.add("", "output", {"logits": x}, cls="Net")
         for index in (2, 1, 0):
@@ -222,3 +259,29 @@ def test_two_written_recordings(tmp_path: Path) -> None:
     text = get_report("terminal").render(same, ReportOptions(width=100, color=False))
     assert text.endswith("  ✓ all outputs match, bit for bit\n")
     assert OK.value in text
+
+
+def test_several_recordings_part_each_at_its_place(tmp_path: Path) -> None:
+    record(tmp_path / "ref.nnrec", 0.0)
+    for where in range(3):
+        record(tmp_path / f"{where}.nnrec", 1e-3, where)
+    result = compare(*(tmp_path / name for name in ("ref.nnrec", "2.nnrec", "ref.nnrec", "0.nnrec")))
+    result.save(tmp_path / "x.json")
+    for each in (result, result_json.load(tmp_path / "x.json")):
+        firsts = [each.first_divergences.get(side.label, {}).get("name") for side in each.candidates]
+        assert firsts == ["layers.2:output", None, "layers.0:output"]
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert [side["first_divergence"] and side["first_divergence"]["name"] for side in data["candidates"]] == firsts
+    assert data["first_divergence"]["name"] == "layers.2:output"
+
+
+def test_judged_again_a_place_stays_the_first_only_if_none_before_it_fails_now(tmp_path: Path) -> None:
+    for name, wrong, then in (("ref.nnrec", 0.0, 0.0), ("cand.nnrec", 1e-6, 0.25)):
+        with Writer(tmp_path / name) as writer:
+            for index, far in enumerate((wrong, then)):
+                writer.add(f"layers.{index}", "output", np.full(4, 1 + far, np.float32))
+    result = compare(tmp_path / "ref.nnrec", tmp_path / "cand.nnrec")
+    assert (result.first_divergence or {})["name"] == "layers.1:output"
+    assert result.judged_at(Tolerance(1e-4, 1e-4)).first_divergence == result.first_divergence
+    assert result.judged_at(Tolerance(0.0, 0.0)).first_divergence is None
+    assert result.judged_at(Tolerance(1.0, 1.0)).first_divergence is None

@@ -81,7 +81,9 @@ comparisons = st.builds(
     pairs=st.lists(pairs, max_size=3).map(tuple),
     leftovers=st.lists(leftovers, max_size=2).map(tuple),
     findings=st.lists(findings, max_size=2).map(tuple),
-    first_divergence=st.none() | st.dictionaries(texts, texts | counts, max_size=2),
+    first_divergences=st.dictionaries(
+        st.sampled_from(labels), st.dictionaries(texts, texts | counts, max_size=2), max_size=2
+    ),
     groups=st.dictionaries(texts, st.sampled_from(("a.*", "encoder")), max_size=2),
     notes=st.lists(texts, max_size=2).map(tuple),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from nndiff.divergence import Run, SitePair, State, attribute_changes
 from nndiff.findings.layout import layout_findings
+from nndiff.names import plural
 from nndiff.recorded import is_gradient
 from nndiff.result import Finding
 from nndiff.verdict import Verdict
@@ -58,7 +59,7 @@ def _modes(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
         yield Finding(
             "train-mode",
             tuple(apart[:5]),
-            f"{len(apart)} modules that behave otherwise in training are in train mode on one side only",
+            f"in train mode on one side only: {plural(len(apart), 'module')} of a kind that behaves otherwise there",
             "record both with --mode eval (or both in train mode with --dropout off)",
             0.95,
         )
@@ -68,7 +69,7 @@ def _modes(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
         yield Finding(
             "train-mode",
             tuple(dropping[:5]),
-            f"dropout was at work in {len(dropping)} modules: who draws in another order differs everywhere",
+            f"dropout was at work in {plural(len(dropping), 'module')}: who draws in another order differs everywhere",
             "record both with --dropout off, or with --mode eval",
             0.6,
         )
@@ -98,7 +99,7 @@ def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
             yield Finding(
                 "unstable",
                 tuple(str(name) for name in names[:5]) if isinstance(names, list) else (),
-                f"the {side} does not agree with itself from run to run at {agreement.get('disagreeing')} sites",
+                f"the {side} differs from itself from run to run; sites that differ: {agreement.get('disagreeing')}",
                 "turn off its randomness (--dropout off, --deterministic) before comparing it with anything",
                 0.9,
             )
@@ -135,7 +136,7 @@ def _shapes(run: Run) -> Iterator[Finding]:
         yield Finding(
             "shapes-differ",
             misfits[:10],
-            f"{len(misfits)} paired sites have other shapes on the two sides",
+            f"of other shapes on the two sides: {plural(len(misfits), 'paired site')}",
             "check that both models have the same architecture, and the layout (channels last, time first)",
             0.8,
         )
@@ -188,7 +189,7 @@ def _gradients(run: Run) -> Iterator[Finding]:
         yield Finding(
             "gradients-only",
             tuple(site.pair.name for site in failing[:10]),
-            f"every output agrees, {len(failing)} gradients do not",
+            f"every output agrees, {plural(len(failing), 'gradient')} {'does' if len(failing) == 1 else 'do'} not",
             "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
             0.8,
         )

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import nndiff
+from nndiff.recording.state import is_training
 
 _OWN = frozenset(("training", "dump_patches", "call_super_init"))
 _LONGEST = 32  # items of a tuple, and characters times ten of a text
@@ -31,7 +32,7 @@ def _module(name: str, module: torch.nn.Module) -> dict[str, Any]:
     file, line = class_place(cls)  # type: ignore[arg-type]  # classes are hashable
     if file:
         found |= {"file": file, "line": line}
-    found["training"] = module.training
+    found["training"] = is_training(module)
     held = attributes(module)
     return {**found, "attributes": held} if held else found
 

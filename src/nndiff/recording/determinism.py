@@ -1,4 +1,4 @@
-"""Randomness: seeds set and put back, dropout switched off and on, and what of it is at work."""
+"""Randomness: seeds set and put back, whether numbers were drawn, and the switches that decide rounding."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.modules.dropout import _DropoutNd
-
-DROPOUT_WORDS = ("dropout", "drop_prob", "droppath", "drop_path", "drop_rate", "layerdrop", "attn_drop", "proj_drop")
 
 
 def seed_everything(seed: int) -> None:
@@ -22,19 +19,43 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+class RandomState:
+    """Hold the state of every generator there is: Python's, NumPy's, torch's."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state()  # name, words, place among them, ...
+        self._cpu = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def restore(self) -> None:
+        """Put every generator back."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._cpu)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+    def is_past(self) -> bool:
+        """Tell whether a number was drawn since."""
+        now = RandomState()
+        torches = zip((self._cpu, *self._cuda), (now._cpu, *now._cuda), strict=True)
+        return (
+            self._python != now._python
+            or self._numpy[2:] != now._numpy[2:]
+            or not np.array_equal(self._numpy[1], now._numpy[1])
+            or not all(torch.equal(before, after) for before, after in torches)
+        )
+
+
 @contextmanager
 def kept_randomness() -> Iterator[None]:
     """Put the state of every generator back afterwards."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    state = RandomState()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
+        state.restore()
 
 
 @contextmanager
@@ -76,54 +97,3 @@ def flags() -> dict[str, Any]:
         "num_threads": torch.get_num_threads(),
         "mkldnn": torch.backends.mkldnn.is_available(),  # type: ignore[no-untyped-call]
     }
-
-
-@contextmanager
-def dropout_off(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off while it lasts.
-
-    Dropout modules go to eval mode. Functional dropout is reached by its rate: attributes of modules, and of
-    the `config` they carry, whose name speaks of dropout and whose value is a number between 0 and 1 become 0.
-    """
-    modes = [(module, module.training) for module in model.modules() if isinstance(module, _DropoutNd)]
-    rates = list(_rates(model))
-    try:
-        for module, _ in modes:
-            module.training = False
-        for holder, name, _ in rates:
-            setattr(holder, name, 0.0)
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for holder, name, rate in rates:
-            setattr(holder, name, rate)
-
-
-def _rates(model: torch.nn.Module) -> Iterator[tuple[Any, str, float]]:
-    seen: set[int] = set()
-    for module in model.modules():
-        if isinstance(module, _DropoutNd):
-            continue
-        for holder in (module, getattr(module, "config", None)):
-            if holder is None or id(holder) in seen or not hasattr(holder, "__dict__"):
-                continue
-            seen.add(id(holder))
-            for name, value in list(vars(holder).items()):
-                if _is_rate(name, value):
-                    yield holder, name, value
-
-
-def active_dropout(model: torch.nn.Module) -> list[str]:
-    """Return the modules that would drop at random in the mode they are in."""
-    names = []
-    for name, module in model.named_modules():
-        if not module.training:
-            continue
-        if module.p > 0 if isinstance(module, _DropoutNd) else any(_is_rate(*each) for each in vars(module).items()):
-            names.append(name)
-    return names
-
-
-def _is_rate(name: str, value: Any) -> bool:
-    return type(value) is float and 0 < value <= 1 and any(word in name.lower() for word in DROPOUT_WORDS)

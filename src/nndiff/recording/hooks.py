@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -21,6 +22,11 @@ from nndiff.recording.plan import Plan
 from nndiff.recording.recompute import Recomputed
 from nndiff.recording.torch_tensors import is_tensor, raw_tensor
 from nndiff.recording.values import describe, flatten
+
+try:
+    from torch.compiler import is_compiling
+except ImportError:  # before torch 2.3
+    from torch._utils import is_compiling
 
 _HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called
 
@@ -87,9 +93,10 @@ class Recorder:
         self._plan = plan
         self._gradients = gradients
         self._inputs_kept = inputs_kept
-        self._names = {module: name for name, module in (*plan.hooked, *plan.outside)}
+        self._names = {module: name for name, module in (*plan.hooked, *plan.outside, *plan.replaced)}
         self._outside = frozenset(module for _, module in plan.outside)
         self._handles: list[RemovableHandle] = []
+        self._compiled: list[tuple[torch.nn.Module, Any]] = []  # what was called where we now call around it
         self._grad_handles: list[RemovableHandle] = []
         self._stack = _Stack()
         self._lineage = Lineage()
@@ -108,11 +115,18 @@ class Recorder:
         try:
             for _, module in self._plan.hooked:
                 # called through the base class: TorchScript modules hide the methods but honour the hooks
-                before = torch.nn.Module.register_forward_pre_hook(module, self._before, with_kwargs=True)
-                self._handles.append(before)
-                self._handles.append(torch.nn.Module.register_forward_hook(module, self._after, with_kwargs=True))
+                self._handles.append(
+                    torch.nn.Module.register_forward_pre_hook(module, _uncompiled(self._before), with_kwargs=True)
+                )
+                self._handles.append(
+                    torch.nn.Module.register_forward_hook(module, _uncompiled(self._after), with_kwargs=True)
+                )
             if self._outside:
-                self._handles.append(modules.register_module_forward_hook(self._after_any))
+                self._handles.append(modules.register_module_forward_hook(_uncompiled(self._after_any)))
+            for _, module in self._plan.replaced:
+                original: Any = module._compiled_call_impl
+                module._compiled_call_impl = self._around(module, original)
+                self._compiled.append((module, original))
         except BaseException:
             self.detach()
             raise
@@ -127,6 +141,9 @@ class Recorder:
         """Remove every hook."""
         for handle in (*self._handles, *self._grad_handles):
             handle.remove()
+        for module, original in self._compiled:
+            module._compiled_call_impl = original
+        self._compiled.clear()
         self._handles.clear()
         self._grad_handles.clear()
         self._attached = False
@@ -173,6 +190,17 @@ class Recorder:
     def note(self, site: Site, text: str, phase: Phase = "forward") -> int:
         """Record that there is nothing at a site, and why."""
         return self._sink.value(site, None, note=text, phase=phase)
+
+    def _around(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what records a call that was compiled together with its hooks, where hooks would go unheard."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._before(module, args, kwargs)
+            output = compiled(*args, **kwargs)
+            self._after(module, args, kwargs, output)
+            return output
+
+        return call
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._attached or module not in self._names:
@@ -291,6 +319,16 @@ class Recorder:
         at = event.site
         site = Site(at.module, "grad_output", at.call, at.path, "", at.cls, nth)
         self.tensor(site, grad, forward=event.order, phase="backward")
+
+
+def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that does nothing where it is compiled along: it would tear the model's graph, and stay in it."""
+
+    def heard(*args: Any) -> None:
+        if not is_compiling():
+            hook(*args)
+
+    return heard
 
 
 def _python_depth() -> int:

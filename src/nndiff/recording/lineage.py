@@ -70,7 +70,7 @@ class Lineage:
         if reference is None or reference.expired():
             return None
         now = [each for each in known if each.version == version]
-        return _same(tensor, now) or _view(tensor, now)
+        return _same(tensor, now) or _view(tensor, storage, now)
 
     def _sweep(self) -> None:
         """Let go of storages that are gone, the newest and a few others at each turn.
@@ -137,12 +137,24 @@ def _same(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] 
     return next(((each.event, "same") for each in alike if each.check == check), None)
 
 
-def _view(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] | None:
+def _view(tensor: torch.Tensor, storage: torch.UntypedStorage, known: list[_Known]) -> tuple[TensorEvent, str] | None:
     low, high = _span(tensor)
     for each in reversed(known):
-        if each.span and each.span[0] <= low and high <= each.span[1]:
+        if each.span and each.span[0] <= low <= high <= each.span[1] and _is_unwritten(each, tensor, storage):
             return each.event, "view"
     return None
+
+
+def _is_unwritten(known: _Known, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+    """Tell whether a recorded tensor still lies in memory as it was taken: `.data` writes raise no version."""
+    if known.span is None or storage.nbytes() < known.span[1]:
+        return False  # freed by hand; to lay a tensor there would make it grow again
+    with torch.no_grad():
+        now = torch.empty(0, dtype=known.dtype, device=tensor.device)
+        now.set_(storage, known.offset, known.shape, known.stride)
+        now = now.conj() if known.flags[0] else now
+        now = torch._neg_view(now) if known.flags[1] else now
+        return _checksum(now) == known.check
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -167,7 +167,7 @@ def _stats(count: int, parts: Sequence[_Moments]) -> Stats:
             continue
         total = finite + part.count
         shift = part.mean - mean
-        centred += part.centred + shift * shift * (finite * part.count / total)
+        centred += part.centred + shift * (finite * part.count / total) * shift  # a square alone may overflow
         mean += shift * (part.count / total)
         squares += part.squares
         low, high, finite = min(low, part.low), max(high, part.high), total

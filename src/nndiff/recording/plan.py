@@ -10,6 +10,7 @@ import torch
 from nndiff.errors import UsageError
 from nndiff.names import selected
 from nndiff.recording.events import ROOT
+from nndiff.recording.state import is_training
 
 # nn.TransformerEncoderLayer looks for hooks on itself and its children and leaves its fused path if there are
 # any: such layers are heard from outside, by a hook of the whole process, so that they run as they would alone.
@@ -38,40 +39,46 @@ class Selection:
 
 @dataclass
 class Plan:
-    """Hold the modules to hook, those to hear from outside, and what could not be heard at all."""
+    """Hold the modules to hook, those to hear in other ways, and what is worth knowing of them."""
 
     hooked: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
-    outside: list[tuple[str, torch.nn.Module]] = field(default_factory=list)
+    outside: list[tuple[str, torch.nn.Module]] = field(default_factory=list)  # by a hook of the whole process
+    replaced: list[tuple[str, torch.nn.Module]] = field(default_factory=list)  # by a call around the compiled one
     notes: list[str] = field(default_factory=list)
+
+
+_IN_PLACE = "compiled in place"
+_SEALS = {
+    "fused": "uses PyTorch's fused path and is recorded as a whole, not inside",
+    "scripted": "is TorchScript and is recorded as a whole, not inside",
+    "compiled": "is compiled and is recorded as a whole, not inside: record it before torch.compile to see inside",
+    _IN_PLACE: "is compiled in place and is recorded as a whole, not inside: record it before compile() to see inside",
+}
+_CALLS_COMPILED = "calls a compiled function: modules that run inside of that are not recorded"
 
 
 def make_plan(model: torch.nn.Module, selection: Selection, backward: bool) -> Plan:
     """Return what to listen to."""
     plan = Plan()
-    fused: list[str] = []
-    compiled: list[str] = []
-    deaf: list[str] = []
+    kinds: dict[str, list[str]] = {}
     for name, module, sealed in _walk(model, backward):
-        if getattr(module, "_compiled_call_impl", None) is not None:
-            deaf.append(name or ROOT)
-            continue
         if not selection.wants(name, module):
             continue
-        (plan.outside if sealed == "fused" else plan.hooked).append((name, module))
+        found = {"fused": plan.outside, _IN_PLACE: plan.replaced}.get(sealed, plan.hooked)
+        found.append((name, module))
         if sealed:
-            (fused if sealed == "fused" else compiled).append(name or ROOT)
-    _say(plan, fused, "use PyTorch's fused path and are recorded as a whole, not inside")
-    _say(plan, compiled, "are compiled and are recorded as a whole, not inside")
-    _say(plan, deaf, "are compiled in place and are not recorded")
-    if not plan.hooked and not plan.outside:
+            kinds.setdefault(_SEALS[sealed], []).append(name or ROOT)
+        elif any(_is_compiled(each) for each in vars(module).values()):
+            kinds.setdefault(_CALLS_COMPILED, []).append(name or ROOT)
+    plan.notes += [_note(names, what) for what, names in kinds.items()]
+    if not (plan.hooked or plan.outside or plan.replaced):
         raise UsageError("no module is selected: check include, exclude, depth and leaves")
     return plan
 
 
-def _say(plan: Plan, names: list[str], what: str) -> None:
-    if names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        plan.notes.append(f"{', '.join(names[:3])}{more} {what}")
+def _note(names: list[str], what: str) -> str:
+    more = f" (and so for {', '.join(names[1:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''})"
+    return f"{names[0]} {what}" + (more if len(names) > 1 else "")
 
 
 def _walk(model: torch.nn.Module, backward: bool) -> Iterator[tuple[str, torch.nn.Module, str]]:
@@ -85,7 +92,7 @@ def _walk(model: torch.nn.Module, backward: bool) -> Iterator[tuple[str, torch.n
         done.add(id(module))
         sealed = _sealed(module, backward)
         yield name, module, sealed
-        if not sealed and getattr(module, "_compiled_call_impl", None) is None:
+        if not sealed:
             children = [
                 (f"{name}.{key}" if name else key, each) for key, each in module._modules.items() if each is not None
             ]
@@ -93,8 +100,19 @@ def _walk(model: torch.nn.Module, backward: bool) -> Iterator[tuple[str, torch.n
 
 
 def _sealed(module: torch.nn.Module, backward: bool) -> str:
-    if isinstance(module, _FUSED) and not module.training and not backward:
-        return "fused"
-    if isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule":
+    """Return why nothing can be heard inside a module, or nothing."""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return _IN_PLACE
+    if isinstance(module, torch.jit.ScriptModule):
+        return "scripted"
+    if type(module).__name__ == "OptimizedModule" or _is_compiled(getattr(module, "forward", None)):
         return "compiled"
+    if isinstance(module, _FUSED) and not is_training(module) and not backward:
+        return "fused"
     return ""
+
+
+def _is_compiled(value: object) -> bool:
+    """Tell whether a function is one of torch.compile; what torch.compiler.disable gives has the same mark."""
+    marked = callable(value) and hasattr(value, "_torchdynamo_orig_callable")
+    return marked and not getattr(value, "_torchdynamo_disable", False)

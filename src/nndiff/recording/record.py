@@ -14,14 +14,8 @@ from nndiff.errors import ModelError, UsageError
 from nndiff.recording import describe
 from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
-from nndiff.recording.determinism import (
-    active_dropout,
-    deterministic_algorithms,
-    dropout_off,
-    flags,
-    kept_randomness,
-    seed_everything,
-)
+from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
+from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, Selection, make_plan
 from nndiff.recording.reader import Recording, open_recording
@@ -111,7 +105,20 @@ def _run_all(
     if setting.repeat > 1:
         _repeat(model, inputs, writer, plan, setting, state, facts)
     writer.meta |= facts.meta
-    writer.meta["warnings"] += facts.warnings
+    writer.meta["warnings"] += [*_about_draws(facts, writer.meta["dropout_active"], setting), *facts.warnings]
+
+
+def _about_draws(facts: Facts, dropping: Sequence[str], setting: _Setting) -> Iterator[str]:
+    """Yield a warning where a model draws random numbers and no dropout module is at work that would explain it."""
+    if not facts.meta["draws"] or dropping:
+        return
+    known, what = "no dropout module is at work", "functional dropout, noise, random masks"
+    if setting.dropout == "off":
+        known, what = "dropout is off", "noise, random masks, dropout in TorchScript or of the model's own making"
+    yield (
+        f"the forward pass draws random numbers though {known} ({what}): another implementation may draw them in "
+        "another order"
+    )
 
 
 def _repeat(

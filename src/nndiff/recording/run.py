@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nndiff.recording.call import Inputs
-from nndiff.recording.determinism import active_dropout, seed_everything
+from nndiff.recording.determinism import RandomState, seed_everything
 from nndiff.recording.events import Site, TensorEvent
 from nndiff.recording.hooks import Recorder, Sink
 from nndiff.recording.inputs import describe_inputs
@@ -52,11 +52,10 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         if wanted.params:
             _parameters(recorder, model)
         seed_everything(wanted.seed)
-        drawn = torch.get_rng_state()
+        before = RandomState()
         with contextlib.nullcontext() if wanted.backward else torch.no_grad():
             output = model(*fed.args, **fed.kwargs)
-        facts.meta["draws"] = not torch.equal(drawn, torch.get_rng_state())
-        facts.warnings += _about_draws(model, facts.meta["draws"])
+        facts.meta["draws"] = before.is_past()
         if wanted.backward:
             loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
             recorder.tensor(Site("", "loss"), loss)
@@ -67,16 +66,6 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         _after(recorder, model, fed, wanted, state, facts)
     _summary(recorder, wanted, facts)
     return facts
-
-
-def _about_draws(model: torch.nn.Module, draws: bool) -> list[str]:
-    """Return a warning where a model draws random numbers and no dropout module is at work that would explain it."""
-    if not draws or active_dropout(model):
-        return []
-    return [
-        "the forward pass draws random numbers though no dropout module is at work (functional dropout, noise, random "
-        "masks): another implementation may draw them in another order"
-    ]
 
 
 def _about_loss(loss: torch.Tensor, wanted: Wanted) -> list[str]:

@@ -21,7 +21,7 @@ class State:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._training = [(module, module.training) for module in model.modules()]
+        self._training = [(module, getattr(module, "training", None)) for module in model.modules()]
         self._parameters = [(name, each) for name, each in model.named_parameters() if not is_lazy(each)]
         self._grads = [(each, each.grad) for _, each in self._parameters]
         self._versions = {name: each._version for name, each in self._parameters}
@@ -76,7 +76,7 @@ class State:
         for parameter, grad in self._grads:
             parameter.grad = grad
         for module, training in [] if keep_modes else self._training:
-            module.training = training
+            _set_training(module, training)
         return lost
 
 
@@ -92,6 +92,18 @@ def _restore_buffers(module: torch.nn.Module, held: _Held) -> None:
             buffer.data.copy_(copy)
         if not fixed:
             module._buffers[name] = buffer
+
+
+def is_training(module: torch.nn.Module) -> bool:
+    """Tell whether a module is in train mode; frozen TorchScript has no modes, and no flag for them."""
+    return bool(getattr(module, "training", False))
+
+
+def _set_training(module: torch.nn.Module, training: bool | None) -> None:
+    if training is not None:
+        module.training = training
+    else:
+        vars(module).pop("training", None)  # model.train() has left it there
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,5 +145,5 @@ def in_mode(model: torch.nn.Module, mode: Mode | None) -> Iterator[None]:
 
 def mode_of(model: torch.nn.Module) -> str:
     """Return train, eval or mixed."""
-    flags = {module.training for module in model.modules()}
+    flags = {is_training(module) for module in model.modules()}
     return "mixed" if len(flags) == 2 else "train" if flags == {True} else "eval"

@@ -63,8 +63,7 @@ def _headline(comparison: Comparison) -> Iterator[str]:
     if wording.is_recording(comparison):
         yield from recording_html.first_divergence(comparison)
         return
-    place = wording.divergence(comparison)
-    if place is not None:
+    for place in wording.divergences(comparison):
         yield f"<p><strong>First divergence</strong> at <code>{safe(place)}</code></p>"
 
 
@@ -114,15 +113,17 @@ def _candidates(comparison: Comparison) -> Iterator[str]:
 def _findings(comparison: Comparison) -> Iterator[str]:
     if comparison.findings:
         yield "<h2>Findings</h2>"
-    yield from map(_finding, comparison.findings)
+    yield from (_finding(each, wording.finding_about(comparison, each)) for each in comparison.findings)
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, about: str) -> str:
     harmless = ", harmless" if finding.harmless else ""
     where = ", ".join(f"<code>{safe(name)}</code>" for name in finding.where)
     repair = f" <em>Repair:</em> {safe(finding.repair)}" if finding.repair else ""
     sure = f'<span class="soft">({finding.confidence:.0%} sure{harmless})</span>'
-    return f"<p><strong>{safe(finding.cause)}</strong> {sure} {safe(finding.evidence)}{repair} In {where}.</p>"
+    place = f" In {where}." if where else ""
+    against = f" against <code>{safe(about)}</code>" if about else ""
+    return f"<p><strong>{safe(finding.cause)}</strong> {sure}{against} {safe(finding.evidence)}{repair}{place}</p>"
 
 
 def _strip(comparison: Comparison) -> Iterator[str]:

@@ -93,7 +93,7 @@ def _message(pair: Pair) -> str:
         return wording.both(*map(wording.shape, pair.shape))
     if pair.metrics is None:
         return printable(pair.note) or "no numbers"
-    out = f"{wording.mismatched(pair)} of {pair.metrics.count:,} elements out"
+    out = f"{wording.mismatched(pair)} of {wording.plural(pair.metrics.count, 'element')} out"
     relative = wording.relative(pair)
     worst = f"max abs {wording.number(wording.measured(pair, 'max_abs'))}"
     worst += f", max rel {wording.number(relative)}" if relative is not None else ""

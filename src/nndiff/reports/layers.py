@@ -201,9 +201,8 @@ def recorded(comparison: Comparison) -> tuple[Recorded, ...]:
 def _view(comparison: Comparison, side: Side) -> Recorded:
     pairs = [pair for pair in comparison.pairs if pair.candidate == side.label]
     left = tuple(each for each in comparison.leftovers if each.candidate == side.label)
-    found = comparison.first_divergence or {}
-    name = found.get("name") if found.get("candidate", side.label) == side.label else None
-    return Recorded(side, tuple(sorted(pairs, key=lambda pair: pair.order)), left, name)
+    first = comparison.first_divergences.get(side.label, {}).get("name")
+    return Recorded(side, tuple(sorted(pairs, key=lambda pair: pair.order)), left, first)
 
 
 def _worst_by_label(pairs: Iterable[Pair], slot: str) -> dict[str, Pair]:
@@ -236,6 +235,18 @@ def _layer_rate(name: str, sides: Iterable[tuple[str, Pair | None]]) -> Rate:
         if pair:
             passed[layer] = passed.get(layer, True) and pair.verdict.passed
     return Rate(name, "layer", sum(passed.values()), len(passed))
+
+
+_MOST_OUTPUTS = 20  # some models return every hidden state
+
+
+def model_rows(view: Recorded, most: int) -> list[Pair]:
+    """Return at most so many inputs of the model, and its outputs and loss: they are the point and always shown."""
+    inputs = [pair for pair in view.model if pair.slot == "model_input"][:most]
+    results = [pair for pair in view.model if pair.slot != "model_input"]
+    worst = sorted(results, key=lambda pair: (pair.slot == "loss", *pair.severity), reverse=True)
+    chosen = {pair.order for pair in worst[: max(most, _MOST_OUTPUTS)]}
+    return [*inputs, *(pair for pair in results if pair.order in chosen)]
 
 
 def worst_gradients(view: Recorded) -> list[Pair]:

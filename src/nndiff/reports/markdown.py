@@ -31,8 +31,7 @@ def _headline(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     if wording.is_recording(comparison):
         yield from recording_markdown.first_divergence(comparison)
         return
-    place = wording.divergence(comparison)
-    if place is not None:
+    for place in wording.divergences(comparison):
         yield ""
         yield f"First divergence: {code(place)}"
 
@@ -106,15 +105,17 @@ def _groups(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 
 
 def _findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    yield from map(_finding, comparison.findings)
+    yield from (_finding(each, wording.finding_about(comparison, each)) for each in comparison.findings)
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, about: str) -> str:
     harmless = ", harmless" if finding.harmless else ""
     where = ", ".join(map(code, finding.where[:3])) + (" …" if len(finding.where) > 3 else "")
     repair = f" Repair: {escaped(finding.repair)}" if finding.repair else ""
     sure = f"({finding.confidence:.0%} sure{harmless})"
-    return f"- **{escaped(finding.cause)}** {sure} in {where}: {escaped(finding.evidence)}{repair}"
+    against = f" against {code(about)}" if about else ""
+    place = f" in {where}" if where else ""
+    return f"- **{escaped(finding.cause)}** {sure}{against}{place}: {escaped(finding.evidence)}{repair}"
 
 
 def _left(comparison: Comparison, options: ReportOptions) -> Iterator[str]:

@@ -23,13 +23,17 @@ class Parting:
         return dict(self.facts).get(label, "")
 
 
-def parting(comparison: Comparison) -> Parting | None:
-    """Return where the two first part; the data may come from a file, so every part of it may be missing."""
-    found = comparison.first_divergence
-    if found is None:
-        return None
+def partings(comparison: Comparison) -> tuple[Parting, ...]:
+    """Return where each candidate parts first, in their order."""
+    many = len(comparison.candidates) > 1
+    found = [(side.label, comparison.first_divergences.get(side.label)) for side in comparison.candidates]
+    return tuple(_parting(first, label if many else "") for label, first in found if first is not None)
+
+
+def _parting(found: Mapping[str, Any], against: str) -> Parting:
+    """Return what is said of one; the data may come from a file, so every part of it may be missing."""
     facts = [
-        ("what", _what(found, many=len(comparison.candidates) > 1)),
+        ("what", _what(found, against)),
         ("why", _text(found.get("why"))),
         ("source", _both(found.get("source"))),
         ("settings", _settings(found.get("attributes"))),
@@ -47,14 +51,14 @@ def _plain(value: Any) -> str:
     return wording.short(value) if isinstance(value, float) else printable(str(value))
 
 
-def _what(found: Mapping[str, Any], many: bool) -> str:
+def _what(found: Mapping[str, Any], against: str) -> str:
     size, name, other = found.get("max_abs"), found.get("name"), found.get("candidate_name")
     parts = [
         _both(found.get("class")),
         f"max abs {wording.number(float(size))}" if isinstance(size, (int, float)) else _text(found.get("verdict")),
         f"inputs {_text(found.get('inputs'))}" if found.get("inputs") and not found.get("why") else "",
         f"in the candidate {_text(other)}" if other != name else "",
-        f"against {_text(found.get('candidate'))}" if many else "",
+        f"against {_text(against)}" if against else "",
     ]
     return ", ".join(part for part in parts if part and not part.endswith(" "))
 

@@ -7,21 +7,19 @@ from collections.abc import Iterator
 from nndiff.reports import recording_words, wording
 from nndiff.reports.html_parts import TABLE_END, class_of, number_cell, safe, table_start
 from nndiff.reports.layers import Recorded, Row, place_of, recorded, worst_gradients
-from nndiff.reports.parting import parting
+from nndiff.reports.parting import partings
 from nndiff.reports.plot import plot
 from nndiff.result import Comparison, Pair, Side
 
 
 def first_divergence(comparison: Comparison) -> Iterator[str]:
     """Yield where to look and why there."""
-    found = parting(comparison)
-    if found is None:
-        return
-    what = f" <span>{safe(found.fact('what'))}</span>" if found.fact("what") else ""
-    yield f'<div class="parting"><p>First divergence at <strong><code>{safe(found.name)}</code></strong>{what}</p>'
-    yield '<dl class="facts">'
-    yield from (f"<dt>{label}</dt><dd>{safe(text)}</dd>" for label, text in found.facts if label != "what")
-    yield "</dl></div>"
+    for found in partings(comparison):
+        what = f" <span>{safe(found.fact('what'))}</span>" if found.fact("what") else ""
+        yield f'<div class="parting"><p>First divergence at <strong><code>{safe(found.name)}</code></strong>{what}</p>'
+        yield '<dl class="facts">'
+        yield from (f"<dt>{label}</dt><dd>{safe(text)}</dd>" for label, text in found.facts if label != "what")
+        yield "</dl></div>"
 
 
 def side(side: Side) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from nndiff.names import printable
 from nndiff.reports import ReportOptions, recording_words, wording
-from nndiff.reports.layers import Recorded, Row, in_detail, place_of, recorded, worst_gradients
+from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
 from nndiff.reports.markdown_parts import code, escaped, middle, table
-from nndiff.reports.parting import parting
+from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Pair, Side
 from nndiff.verdict import Verdict
@@ -18,14 +18,12 @@ _DETAILED = 3
 
 def first_divergence(comparison: Comparison) -> Iterator[str]:
     """Yield where to look and why there."""
-    found = parting(comparison)
-    if found is None:
-        return
-    yield ""
-    what = f": {escaped(middle(found.fact('what')))}" if found.fact("what") else ""
-    yield f"> **First divergence at** {code(found.name)}{what}"
-    yield ">"  # a quotation, lest its list runs into the next
-    yield from (f"> - {label}: {_fact(label, text)}" for label, text in found.facts if label != "what")
+    for found in partings(comparison):
+        yield ""
+        what = f": {escaped(middle(found.fact('what')))}" if found.fact("what") else ""
+        yield f"> **First divergence at** {code(found.name)}{what}"
+        rest = [f"> - {label}: {_fact(label, text)}" for label, text in found.facts if label != "what"]
+        yield from ([">", *rest] if rest else [])  # a quotation, lest its list runs into the next
 
 
 def _fact(label: str, text: str) -> str:
@@ -57,7 +55,7 @@ def model(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 
 
 def _model(comparison: Comparison, view: Recorded, options: ReportOptions) -> Iterator[str]:
-    shown = view.model if options.verbose else view.model[: options.top]
+    shown = view.model if options.verbose else model_rows(view, options.top)
     if shown:
         yield from _title("Final output", comparison, view)
         yield from table(("verdict", "model", "max abs:", "out:", "rel l2:", "shape"), map(_model_row, shown))
@@ -166,7 +164,8 @@ def details(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     for view in recorded(comparison):
         shown = in_detail(view, options.top if options.verbose else min(_DETAILED, options.top))
         if shown:
-            yield from ("<details><summary>mismatched layers in detail</summary>", "")
+            of = f", {escaped(middle(view.candidate.label))}" if len(comparison.candidates) > 1 else ""
+            yield from (f"<details><summary>mismatched layers in detail{of}</summary>", "")
             for pair in shown:
                 yield f"- {code(recording_words.detail_title(pair))}"
                 yield from (

@@ -10,8 +10,8 @@ from rich.text import Text
 from nndiff.names import printable
 from nndiff.reports import ReportOptions, recording_words, wording
 from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
-from nndiff.reports.layers import Recorded, Row, in_detail, place_of, recorded, worst_gradients
-from nndiff.reports.parting import parting
+from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
+from nndiff.reports.parting import partings
 from nndiff.reports.terminal_parts import LABEL, STYLES, entry, more
 from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Pair
@@ -23,16 +23,14 @@ _DETAILED = 3
 
 def first_divergence(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     """Yield the block to read first: where to look and why there."""
-    found = parting(comparison)
-    if found is None:
-        return
-    title = Text(shorten(found.name, 3 * width), "bold")
-    if found.fact("what"):
-        title.append(f"  {shorten(found.fact('what'), 3 * width)}", "not bold")
-    yield entry(f"{_MARK} first at", title)
-    for label, text in found.facts:
-        if label != "what":
-            yield entry(label, shorten(text, 4 * width))
+    for found in partings(comparison):
+        title = Text(shorten(found.name, 3 * width), "bold")
+        if found.fact("what"):
+            title.append(f"  {shorten(found.fact('what'), 3 * width)}", "not bold")
+        yield entry(f"{_MARK} first at", title)
+        for label, text in found.facts:
+            if label != "what":
+                yield entry(label, shorten(text, 4 * width))
 
 
 def sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
@@ -72,7 +70,7 @@ def model(comparison: Comparison, options: ReportOptions, width: int) -> Iterato
             Column("rel l2", 50, right=True),
             Column("shape", 40),
         ]
-        shown = view.model if options.verbose else view.model[: options.top]
+        shown = view.model if options.verbose else model_rows(view, options.top)
         if shown:
             yield from lines(columns, [_model_row(pair) for pair in shown], width)
         if len(shown) < len(view.model):

@@ -67,8 +67,7 @@ def _verdict(comparison: Comparison) -> Text:
 
 def _headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     yield _verdict(comparison)
-    place = wording.divergence(comparison)
-    if place is not None:
+    for place in wording.divergences(comparison):
         yield entry("diverges", Text(f"first at {place}", "bold"))
 
 
@@ -246,13 +245,14 @@ def _group_row(comparison: Comparison, name: str) -> list[Cell]:
 
 def _findings(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     for finding in comparison.findings:
-        yield _finding(finding, width)
+        yield _finding(finding, wording.finding_about(comparison, finding))
 
 
-def _finding(finding: Finding, width: int) -> RenderableType:
+def _finding(finding: Finding, about: str) -> RenderableType:
     harmless = ", harmless" if finding.harmless else ""
     title = Text("  finding  ", "dim").append(printable(finding.cause), "not dim bold")
     title.append(f" ({finding.confidence:.0%} sure{harmless})", "dim")
+    title.append(f" {printable(about)}" if about else "")
     where = ", ".join(printable(name, 60) for name in finding.where[:3])
     more = f" and {len(finding.where) - 3:,} more" if len(finding.where) > 3 else ""
     facts = [("where", where + more), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]

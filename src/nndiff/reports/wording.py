@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from nndiff.names import natural_key, printable
+from nndiff.names import plural as plural  # every report says numbers so
 from nndiff.recorded import GRADIENTS
-from nndiff.result import Comparison, Leftover, Pair, Side, Totals, count
+from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals, count
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
 from nndiff.verdict import Outcome, Verdict
@@ -107,11 +108,6 @@ def _all(number: int, unit: str, verb: str, verbs: str) -> str:
     return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
 
 
-def plural(number: int, word: str) -> str:
-    """Return `1 tensor`, `2 tensors`."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
-
-
 def tally(totals: Totals) -> str:
     """Return the counts of all verdicts and the match rate."""
     counts = {verdict: getattr(totals, verdict.value.replace(" ", "_")) for verdict in Verdict}
@@ -169,7 +165,16 @@ def part_of(comparison: Comparison, candidate: Side) -> Comparison:
         candidates=(candidate,),
         pairs=tuple(pair for pair in comparison.pairs if pair.candidate == candidate.label),
         leftovers=tuple(left for left in comparison.leftovers if left.candidate == candidate.label),
+        findings=tuple(each for each in comparison.findings if each.candidate in ("", candidate.label)),
+        first_divergences={
+            label: first for label, first in comparison.first_divergences.items() if label == candidate.label
+        },
     )
+
+
+def finding_about(comparison: Comparison, finding: Finding) -> str:
+    """Return which candidate a finding is about, where there are several."""
+    return finding.candidate if len(comparison.candidates) > 1 else ""
 
 
 def name(text: str) -> str:
@@ -342,14 +347,15 @@ def _some(texts: list[str]) -> Iterator[str]:
         yield f"and {len(texts) - _LONGEST_LIST:,} more of this kind; the JSON report has all"
 
 
-def divergence(comparison: Comparison) -> str | None:
-    """Return where the two first part, with the plain facts known about that place."""
-    found = comparison.first_divergence
-    if found is None:
-        return None
-    facts = [f"{key} {_fact(value)}" for key, value in found.items() if key != "name" and _is_plain(value)]
-    text = str(found.get("name", "?")) + (f" ({', '.join(facts)})" if facts else "")
-    return printable(text)
+def divergences(comparison: Comparison) -> Iterator[str]:
+    """Yield where each candidate parts first, with the plain facts known about that place."""
+    many = len(comparison.candidates) > 1
+    for side in comparison.candidates:
+        found = comparison.first_divergences.get(side.label)
+        if found is not None:
+            facts = [f"{key} {_fact(value)}" for key, value in found.items() if key != "name" and _is_plain(value)]
+            against = f", against {side.label}" if many else ""
+            yield printable(str(found.get("name", "?")) + (f" ({', '.join(facts)})" if facts else "") + against)
 
 
 def _is_plain(value: object) -> bool:

@@ -174,10 +174,7 @@ def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Pro
     jobs = [work for work in works if isinstance(work, Job)]
     numbers = get_engine().measure(jobs, _counting(progress, sum(job.reference.count for job in jobs)))
     pairs = [
-        replace(
-            _pair(order, row, work, next(numbers) if isinstance(work, Job) else None),
-            scale=scale.of(row.reference),
-        )
+        _pair(order, row, work, next(numbers) if isinstance(work, Job) else None, scale.of(row.reference))
         for order, (row, work) in enumerate(zip(rows, works, strict=True))
     ]
     recorded = all(each.recorded for each in plans)
@@ -216,7 +213,7 @@ def _work(row: Row, tolerance: Tolerance, scale: float) -> Job | Known:
     return known(row.reference, row.candidate, atol, rtol) or Job(row.reference, row.candidate, atol, rtol)
 
 
-def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None) -> Pair:
+def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None, scale: float) -> Pair:
     reference, candidate = row.reference, row.candidate
     same_dtype = reference.dtype.name == candidate.dtype.name
     if isinstance(work, Known):
@@ -240,6 +237,7 @@ def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None) -> P
         rtol=work.rtol,
         slot=reference.meta.get("slot"),
         note=note,
+        scale=scale,
     )
 
 

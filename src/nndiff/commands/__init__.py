@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Container, Iterable, Sequence
 from importlib import import_module
@@ -117,6 +118,8 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    if argv is None:
+        gc.set_threshold(50_000, 20, 100)  # what a command makes mostly lives as long as the command
     try:
         try:
             args = _parsed(sys.argv[1:] if argv is None else list(argv))

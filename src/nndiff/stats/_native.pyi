@@ -1,7 +1,10 @@
 """The fused statistics kernel, in C (stats/native/)."""
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from nndiff.files import OpenFile, RegularFile
+from nndiff.stats.interface import Job
 from nndiff.stats.metrics import Metrics
 
 Buffer: TypeAlias = Any  # anything with bytes in a row; typing has no name for it before Python 3.12
@@ -35,6 +38,21 @@ def same(address: int, other: int, size: int, /) -> bool:
 
 def address(array: Buffer, size: int, /) -> int:
     """Return where its bytes are, or -1 where they are not so many in a row."""
+
+def know(in_memory: type, in_file: type, codes: dict[str, int], /) -> None:
+    """Set the classes of data that gather() takes, and the number of each element type."""
+
+def gather(
+    jobs: Iterator[Job],
+    packed: bytearray,
+    taken: list[Job],
+    holds: list[object],
+    files: dict[RegularFile, OpenFile],
+    pairs: int,
+    elements: int,
+    /,
+) -> tuple[Job | None, int]:
+    """Take jobs until there are so many pairs or elements; return one that is left to Python, and what room is left."""
 
 def levels() -> tuple[str, ...]:
     """Return the vector widths this machine has, narrowest first."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError
-from nndiff.files import OpenFile
+from nndiff.files import OpenFile, RegularFile
 from nndiff.stats import _native
 from nndiff.stats.interface import Job, Progress
 from nndiff.stats.metrics import Metrics
@@ -37,7 +37,8 @@ _BYTE = _CODES["uint8"]  # bool and opaque bytes are compared as they are stored
 for _number, _name in enumerate(_FLOAT8):
     _native.set_float8(_number, DTYPES[_name].decode(np.arange(256, dtype=np.uint8)).tobytes())
 
-_PAIR = struct.Struct("=4i3q2d")  # Packed in native/module.c
+_PAIR = struct.Struct("=4i3q2d")  # Packed in native/gather.h
+_native.know(MemoryData, FileData, _CODES)
 
 _STEP = 1 << 24  # elements between two looks at the keyboard
 _FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
@@ -90,7 +91,8 @@ class NativeEngine:
         for seen in running.steps():
             if progress and seen:
                 progress(seen)
-        for job, made in zip(pairs.jobs, running.batch.results(Metrics, pairs.shapes), strict=True):
+        shapes = [job.reference.shape for job in pairs.jobs]
+        for job, made in zip(pairs.jobs, running.batch.results(Metrics, shapes), strict=True):
             if isinstance(made, Metrics):
                 yield made
             elif made is None:  # squares beyond float64: rare enough to leave their meaning to one place
@@ -172,6 +174,7 @@ class _Side(NamedTuple):
     place: int = 0
     fed: bool = False  # to be read by Python, piece by piece
     holds: OpenFile | NDArray[Any] | None = None  # alive while C reads
+    file: RegularFile | None = None
 
 
 class _Pairs:
@@ -179,46 +182,68 @@ class _Pairs:
 
     def __init__(self, fed: bool = False, by_twin: bool = False) -> None:
         self.jobs: list[Job] = []
-        self.shapes: list[tuple[int, ...]] = []
         self.packed = bytearray()
         self.fed = fed
         self.by_twin = by_twin
-        self._holds: list[object] = []
-        self._files: set[int] = set()
-        self._elements = 0
+        self._holds: list[object] = []  # alive while C reads
+        self._files: dict[RegularFile, OpenFile] = {}
+        self._room = _BATCH_ELEMENTS
 
-    def add(self, job: Job, ref: _Side, cand: _Side, count: int) -> bool:
-        """Take a pair in; tell whether the batch is full."""
+    @property
+    def full(self) -> bool:
+        return self._room <= 0 or len(self.jobs) >= _BATCH_PAIRS or len(self._files) >= _BATCH_FILES
+
+    def gather(self, jobs: Iterator[Job]) -> Job | None:
+        """Take what C can take; return the next job, if that takes a closer look."""
+        left, self._room = _native.gather(
+            jobs, self.packed, self.jobs, self._holds, self._files, _BATCH_PAIRS, self._room
+        )
+        return left
+
+    def add(self, job: Job, ref: _Side, cand: _Side) -> None:
+        """Take a pair in whose sides were looked at."""
         self.jobs.append(job)
-        self.shapes.append(job.reference.shape)
-        self.packed += _PAIR.pack(ref[0], cand[0], ref[1], cand[1], ref[2], cand[2], count, job.atol, job.rtol)
-        self._holds += (ref[4], cand[4])
-        self._files.add(ref[1])
-        self._files.add(cand[1])
-        self._elements += count
-        return self._elements >= _BATCH_ELEMENTS or len(self.jobs) >= _BATCH_PAIRS or len(self._files) >= _BATCH_FILES
+        count = job.reference.count
+        self.packed += _PAIR.pack(
+            ref.code, cand.code, ref.fd, cand.fd, ref.place, cand.place, count, job.atol, job.rtol
+        )
+        for side in (ref, cand):
+            self._holds.append(side.holds)
+            if side.file and isinstance(side.holds, OpenFile):
+                self._files[side.file] = side.holds
+        self._room -= count
 
 
 def _batches(jobs: Iterable[Job]) -> Iterator[_Pairs]:
     """Yield the jobs in order: many at once where C can read them in place, else one by one."""
+    source = iter(jobs)
     pairs = _Pairs()
-    for job in jobs:
-        ref, cand = _side(job.reference), _side(job.candidate)
-        count = job.reference.count
-        able = ref[0] >= 0 and cand[0] >= 0 and 0 <= job.atol < math.inf and 0 <= job.rtol < math.inf
-        alone = not able or ref[3] or cand[3]
-        if pairs.jobs and alone:
+    while True:
+        job = pairs.gather(source)
+        ended = job is None and not pairs.full
+        alone = _alone(job, pairs) if job else None
+        if pairs.jobs and (pairs.full or alone or ended):
             yield pairs
             pairs = _Pairs()
         if alone:
-            pairs = _Pairs(fed=able, by_twin=not able)
-        if (able and pairs.add(job, ref, cand, count)) or alone:
-            if not able:
-                pairs.jobs.append(job)
-            yield pairs
-            pairs = _Pairs()
-    if pairs.jobs:
-        yield pairs
+            yield alone
+        if ended:
+            return
+
+
+def _alone(job: Job, pairs: _Pairs) -> _Pairs | None:
+    """Take a job into the batch, or make it one of its own where Python has to read it."""
+    ref, cand = _side(job.reference), _side(job.candidate)
+    able = ref.code >= 0 and cand.code >= 0 and 0 <= job.atol < math.inf and 0 <= job.rtol < math.inf
+    if able and not ref.fed and not cand.fed:
+        pairs.add(job, ref, cand)
+        return None
+    alone = _Pairs(fed=able, by_twin=not able)
+    if able:
+        alone.add(job, ref, cand)
+    else:
+        alone.jobs.append(job)
+    return alone
 
 
 def _side(ref: TensorRef) -> _Side:
@@ -238,7 +263,7 @@ def _side(ref: TensorRef) -> _Side:
         if data.swapped:
             return _Side(code, fed=True)
         opened = data.window.file.open()
-        return _Side(code, opened.fd, data.window.start, False, opened)
+        return _Side(code, opened.fd, data.window.start, False, opened, data.window.file)
     return _Side(code, fed=True)
 
 

@@ -165,17 +165,19 @@ static size_t count_same(const double *p, size_t n, double value)
     return count;
 }
 
-static size_t collect(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
-                      uint16_t *out_key)
+static ALWAYS_INLINE size_t collect_keys(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value,
+                                         double *out, uint16_t *out_key)
 {
+    vh like[RANKS];
     size_t found = 0;
-    for (size_t i = 0; i < PAD; i++)
-        key[n + i] = UINT16_MAX; /* no key is so large */
-    for (size_t i = 0; wants && i < n; i += 16) {
-        unsigned bits = 0;
-        for (int k = 0; k < wants; k++)
-            bits |= equal16(key + i, wanted[k]);
-        for (; bits; bits &= bits - 1) {
+    for (int k = 0; k < wants; k++)
+        like[k] = h_set(wanted[k]);
+    for (size_t i = 0; i < n; i += 4 * W) {
+        vh keys = h_load(key + i);
+        mh same = h_same(keys, like[0]);
+        for (int k = 1; k < wants; k++)
+            same = h_or(same, h_same(keys, like[k]));
+        for (unsigned bits = h_bits(same); bits; bits &= bits - 1) {
             size_t at = i + (size_t)__builtin_ctz(bits);
             out[found] = value[at];
             out_key[found++] = key[at];
@@ -184,10 +186,25 @@ static size_t collect(uint16_t *key, size_t n, const uint16_t *wanted, int wants
     return found;
 }
 
+/* The last wanted key is asked for again until there are four or eight: the loop has no choice to make. */
+static size_t collect(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
+                      uint16_t *out_key)
+{
+    uint16_t all[RANKS];
+    if (wants == 0)
+        return 0;
+    for (int k = 0; k < RANKS; k++)
+        all[k] = wanted[k < wants ? k : wants - 1];
+    for (size_t i = 0; i < PAD; i++)
+        key[n + i] = UINT16_MAX; /* no key is so large */
+    return wants <= 4 ? collect_keys(key, n, all, 4, value, out, out_key)
+                      : collect_keys(key, n, all, RANKS, value, out, out_key);
+}
+
 const Kernels TABLE = {
-    LEVEL_NAME, pair_f32, pair_bf16, pair_f16, side_f32, side_bf16, side_f16,
-    pair_f64,   side_f64, centre,    to_f32,   to_f64,   bracket,   distance_f32,
-    keys_f32,   keys_f64, pick,      keys16,   collect,   count_same,
+    LEVEL_NAME, pair_f32, pair_bf16, pair_f16, survey,  side_f32, side_bf16,    side_f16,
+    pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  distance_f32, keys_f32,
+    keys_f64,   pick,     keys16,    collect,  count_same,
 };
 
 #if LEVEL && defined(__clang__)

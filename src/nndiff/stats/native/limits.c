@@ -1,6 +1,7 @@
 /* Lines below which no element can move a maximum: most elements need no further look. */
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "work.h"
 
@@ -9,29 +10,36 @@ Limits limits_never(void)
     return (Limits){INFINITY, 0, INFINITY, 0, INFINITY, INFINITY};
 }
 
+/* Not fmin: that is a call, and these lines are drawn anew for every few elements of a small tensor. */
+static inline double lesser(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* The |d| that an element of this |r| needs to move a maximum. */
-static double curve(const State *s, double r)
+static double curve(const Survey *s, double r)
 {
     double least = s->needed * (1 + r);
     for (int k = 0; k < RTOLS; k++)
-        least = fmin(least, s->envelope[k] + RTOL[k] * r);
+        least = lesser(s->envelope[k] + RTOL[k] * r, least);
     return least;
 }
 
 /* The needed |d| to move a maximum is the least of straight lines in |r|: a concave curve, so the chord
    between two of its points lies below it, and its value at the second point is below all that follows.
    That second point is put where the two lines hold off most. */
-Limits limits_of(const State *s)
+static Limits draw(const Survey *s)
 {
     const double less = 1 - 1e-12; /* the rounding of the maxima themselves */
-    double mean = s->finite ? s->ra / (double)s->finite : 0, low = curve(s, 0), best = -1;
+    double mean = s->mean, low = curve(s, 0), best = -1;
     Limits out = {low * less, 0, low * less, s->rel * less, 0, s->needed * less};
-    for (int step = -5; step <= 1; step += 2) { /* counted, not compared: a mean may be beyond float64 */
-        double bend = ldexp(mean, step), high = curve(s, bend), slope = (high - low) / bend, gain = 0;
+    static const double bends[] = {0x1p-5, 0x1p-3, 0x1p-1, 0x1p1}, places[] = {0x1p-3, 0x1p-1, 0x1p1};
+    for (int step = 0; step < 4; step++) { /* counted, not compared: a mean may be beyond float64 */
+        double bend = mean * bends[step], high = curve(s, bend), slope = (high - low) / bend, gain = 0;
         if (!(bend > 0 && bend <= DBL_MAX))
             continue;
-        for (int place = -3; place <= 1; place += 2)
-            gain += fmin(low + slope * ldexp(mean, place), high);
+        for (int place = 0; place < 3; place++)
+            gain += lesser(low + slope * mean * places[place], high);
         if (gain > best && slope >= 0 && slope <= DBL_MAX) {
             best = gain;
             out.slope = slope * less;
@@ -43,6 +51,20 @@ Limits limits_of(const State *s)
         out.rel_offset = INFINITY;
     }
     return out;
+}
+
+Limits limits_of(const State *s)
+{
+    Survey known = {.needed = s->needed, .rel = s->rel, .mean = s->finite ? s->ra / (double)s->finite : 0};
+    memcpy(known.envelope, s->envelope, sizeof known.envelope);
+    return draw(&known);
+}
+
+Limits limits_from(const Kernels *kernels, const float *r, const float *c, size_t n)
+{
+    Survey found;
+    kernels->survey(r, c, n, &found);
+    return draw(&found);
 }
 
 /* Of two valid limits, what holds off more. */

@@ -3,15 +3,9 @@
 #include <Python.h>
 
 #include "batch.h"
+#include "gather.h"
 #include "results.h"
 #include "side_python.h"
-
-/* What native_engine.py packs for each pair. */
-typedef struct {
-    int32_t ref_type, cand_type, ref_fd, cand_fd;
-    int64_t ref_place, cand_place, count;
-    double atol, rtol;
-} Packed;
 
 static const Kernels *LEVELS[4];
 static int level_count;
@@ -198,14 +192,15 @@ static PyObject *batch_results(BatchObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &class, &PyList_Type, &shapes) || !enter(self))
         return NULL;
     Py_ssize_t count = (Py_ssize_t)self->batch.count;
-    PyObject *names = PyObject_GetAttrString(class, "__slots__"), *out = NULL;
-    if (names && (!PyTuple_Check(names) || PyTuple_GET_SIZE(names) != 9 + ROW_NUMBERS || PyList_GET_SIZE(shapes) != count))
-        PyErr_SetString(PyExc_ValueError, "not the class or not the shapes of these pairs");
-    else if (names)
-        out = PyList_New(count);
+    Fields fields;
+    if (!fields_of((PyTypeObject *)class, &fields))
+        return NULL;
+    if (PyList_GET_SIZE(shapes) != count)
+        return PyErr_Format(PyExc_ValueError, "%zd shapes for %zd pairs", PyList_GET_SIZE(shapes), count);
+    PyObject *out = PyList_New(count);
     for (Py_ssize_t i = 0; out && i < count; i++) {
         PyObject *shape = PyList_GET_ITEM(shapes, i);
-        PyObject *made = PyTuple_Check(shape) ? result_of(&self->batch.items[i], (PyTypeObject *)class, names, shape) : NULL;
+        PyObject *made = PyTuple_Check(shape) ? result_of(&self->batch.items[i], &fields, shape) : NULL;
         if (!made) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_TypeError, "a shape is a tuple");
@@ -214,7 +209,6 @@ static PyObject *batch_results(BatchObject *self, PyObject *args)
         }
         PyList_SET_ITEM(out, i, made);
     }
-    Py_XDECREF(names);
     return out;
 }
 
@@ -324,6 +318,8 @@ static PyMethodDef module_methods[] = {
     {"checksum", checksum, METH_VARARGS, side_checksum_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
     {"address", address, METH_VARARGS, address_doc},
+    {"know", know, METH_VARARGS, know_doc},
+    {"gather", gather, METH_VARARGS, gather_doc},
     {"levels", levels, METH_NOARGS, levels_doc},
     {"level", level, METH_NOARGS, level_doc},
     {"use", use, METH_VARARGS, use_doc},

@@ -289,6 +289,34 @@ static void pair_bf16(const Narrow *job, Sums *out)
         pair_halves(job, out, job->dist32, NULL);
 }
 
+/* Bound the maxima of some elements from below, in float32 with a margin: limits drawn from them hold off most
+   elements from the start, where maxima found one by one would let many pass. */
+static void survey(const float *r, const float *c, size_t n, Survey *out)
+{
+    const vf zero = f_set(0.0f), one = f_set(1.0f);
+    vf most[RTOLS], needed = zero, rel = zero, sum = zero;
+    size_t seen = 0;
+    for (int k = 0; k < RTOLS; k++)
+        most[k] = zero;
+    for (; seen + 2 * W <= n; seen += 2 * W) {
+        vf a = f_load(r + seen), ar = f_abs(a), ad = f_abs(f_sub(f_load(c + seen), a));
+        for (int k = 0; k < RTOLS; k++)
+            most[k] = f_max(f_fma(f_set((float)-RTOL[k]), ar, ad), most[k]);
+        needed = f_max(f_div(ad, f_add(one, ar)), needed);
+        rel = f_max(f_div(ad, ar), rel);
+        sum = f_add(sum, ar);
+    }
+    const double less = 1 - MARGIN, largest = f_most(most[0]), sum_of_all = d_sum(d_add(f_low(sum), f_high(sum)));
+    *out = (Survey){{0}, 0, 0, 0};
+    if (!seen || !(largest <= FLT_MAX && sum_of_all <= FLT_MAX))
+        return;
+    for (int k = 0; k < RTOLS; k++)
+        out->envelope[k] = fmax(f_most(most[k]) - MARGIN * largest - FLT_MIN, 0);
+    out->needed = fmax(f_most(needed) * less - FLT_MIN, 0);
+    out->rel = fmin(f_most(rel) * less, FLT_MAX); /* no bound is infinite: the element itself is to be found */
+    out->mean = sum_of_all / (double)seen;
+}
+
 static ALWAYS_INLINE void side_step(NarrowSums *s, vf r)
 {
     vd low = f_low(r), high = f_high(r);

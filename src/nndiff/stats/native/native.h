@@ -6,10 +6,11 @@
 #include <stdint.h>
 
 enum {
-    BLOCK = 2048,  /* elements: both sides and the distances stay in the L1 cache */
-    CHUNK = 16384, /* elements: the unit of work of a thread; both sides stay in the L2 cache */
-    LANES = 8,     /* doubles in the widest vector */
-    PAD = 32,      /* elements a kernel may write behind the end */
+    BLOCK = 2048,    /* elements: both sides and the distances stay in the L1 cache */
+    SURVEYED = 1024, /* elements: the first of a chunk, that limits are drawn from */
+    CHUNK = 16384,   /* elements: the unit of work of a thread; both sides stay in the L2 cache */
+    LANES = 8,       /* doubles in the widest vector */
+    PAD = 32,        /* elements a kernel may write behind the end */
     RTOLS = 9,
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,
@@ -61,6 +62,12 @@ typedef struct {
     double needed; /* |d| <= needed (1 + |r|) */
 } Limits;
 
+/* What the maxima of some elements are at least: where the limits start from. */
+typedef struct {
+    double envelope[RTOLS], needed, rel;
+    double mean; /* of |r| */
+} Survey;
+
 typedef struct {
     double atol, rtol;
 } Tolerance;
@@ -99,6 +106,7 @@ typedef struct {
     void (*pair_f32)(const Narrow *, Sums *);
     void (*pair_bf16)(const Narrow *, Sums *);
     void (*pair_f16)(const Narrow *, Sums *);
+    void (*survey)(const float *r, const float *c, size_t, Survey *);
     void (*side_f32)(const void *, size_t, Sums *);
     void (*side_bf16)(const void *, size_t, Sums *);
     void (*side_f16)(const void *, size_t, Sums *);

@@ -1,6 +1,8 @@
 /* Results as Python objects, field by field: with thousands of pairs, a constructor would take longer than C. */
 #include "results.h"
 
+#include <structmember.h>
+
 /* The place of element `flat` in C order, or None. */
 static PyObject *unravel(int64_t flat, PyObject *shape)
 {
@@ -36,31 +38,53 @@ static PyObject *float_tuple(const double *values, Py_ssize_t count)
     return out;
 }
 
-/* Set the next field of a result; takes over the reference. A frozen class refuses `setattr`, not this. */
-static int put(PyObject *made, PyObject *names, Py_ssize_t *next, PyObject *value)
+int fields_of(PyTypeObject *class, Fields *fields)
 {
-    if (!value)
-        return 0;
-    int failed = PyObject_GenericSetAttr(made, PyTuple_GET_ITEM(names, (*next)++), value);
-    Py_DECREF(value);
-    return !failed;
+    PyObject *names = PyObject_GetAttrString((PyObject *)class, "__slots__");
+    int good = names && PyTuple_Check(names) && PyTuple_GET_SIZE(names) == 9 + ROW_NUMBERS;
+    fields->class = class;
+    for (Py_ssize_t i = 0; good && i < 9 + ROW_NUMBERS; i++) {
+        PyObject *slot = PyObject_GetAttr((PyObject *)class, PyTuple_GET_ITEM(names, i));
+        good = slot && Py_TYPE(slot) == &PyMemberDescr_Type;
+        fields->offset[i] = good ? ((PyMemberDescrObject *)slot)->d_member->offset : 0;
+        Py_XDECREF(slot);
+    }
+    Py_XDECREF(names);
+    if (!good && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "not the class of results");
+    return good;
 }
 
-static int fill(PyObject *made, PyObject *names, const Row *row, PyObject *shape)
+/* Set the next field of a new result, which is empty yet; takes over the reference. */
+static int put(PyObject *made, const Fields *fields, size_t *next, PyObject *value)
+{
+    *(PyObject **)((char *)made + fields->offset[(*next)++]) = value;
+    return value != NULL;
+}
+
+/* Numbers and tuples of numbers: nothing for the collector to find. */
+static PyObject *untracked(PyObject *made)
+{
+    if (made && PyObject_IS_GC(made) && PyObject_GC_IsTracked(made))
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
+static int fill(PyObject *made, const Fields *fields, const Row *row, PyObject *shape)
 {
     const int64_t counts[] = {row->count, row->unequal, row->mismatched, row->bad_ref, row->bad_cand, row->bad_pairs};
-    Py_ssize_t next = 0;
+    size_t next = 0;
     int good = 1;
     for (size_t i = 0; good && i < sizeof counts / sizeof *counts; i++)
-        good = put(made, names, &next, PyLong_FromLongLong(counts[i]));
-    good = good && put(made, names, &next, PyFloat_FromDouble(row->max_abs));
-    good = good && put(made, names, &next, unravel(row->at, shape));
+        good = put(made, fields, &next, PyLong_FromLongLong(counts[i]));
+    good = good && put(made, fields, &next, PyFloat_FromDouble(row->max_abs));
+    good = good && put(made, fields, &next, untracked(unravel(row->at, shape)));
     for (size_t i = 0; good && i < ROW_NUMBERS; i++)
-        good = put(made, names, &next, PyFloat_FromDouble(row->number[i]));
-    return good && put(made, names, &next, float_tuple(row->envelope, RTOLS));
+        good = put(made, fields, &next, PyFloat_FromDouble(row->number[i]));
+    return good && put(made, fields, &next, untracked(float_tuple(row->envelope, RTOLS)));
 }
 
-PyObject *result_of(const Item *item, PyTypeObject *class, PyObject *names, PyObject *shape)
+PyObject *result_of(const Item *item, const Fields *fields, PyObject *shape)
 {
     Row row;
     if (item->error)
@@ -68,10 +92,8 @@ PyObject *result_of(const Item *item, PyTypeObject *class, PyObject *names, PyOb
     state_finish(&item->state, &row);
     if (row.overflow)
         Py_RETURN_NONE;
-    PyObject *made = class->tp_alloc(class, 0);
-    if (made && !fill(made, names, &row, shape))
+    PyObject *made = fields->class->tp_alloc(fields->class, 0);
+    if (made && !fill(made, fields, &row, shape))
         Py_CLEAR(made);
-    if (made && PyObject_GC_IsTracked(made))
-        PyObject_GC_UnTrack(made); /* numbers and tuples of numbers: nothing for the collector to find */
-    return made;
+    return untracked(made);
 }

@@ -7,7 +7,16 @@
 
 #include "work.h"
 
+/* Where an instance of the class holds its fields, in their order. */
+typedef struct {
+    PyTypeObject *class;
+    Py_ssize_t offset[9 + ROW_NUMBERS];
+} Fields;
+
+/* Find the fields of a class with slots; 0, with an exception set, where it is another class. */
+int fields_of(PyTypeObject *class, Fields *);
+
 /* An instance of the class, None where squares overflowed, (errno, side) where reading failed. */
-PyObject *result_of(const Item *, PyTypeObject *class, PyObject *names, PyObject *shape);
+PyObject *result_of(const Item *, const Fields *, PyObject *shape);
 
 #endif

@@ -6,7 +6,7 @@
 
 const double QUANTILE[QUANTILES] = {0.5, 0.9, 0.95, 0.99};
 
-enum { MOST_BITS = 12, FEW = 24 };
+enum { MOST_BITS = 12, FEW = 24, OCTAVES = 3 /* as a power of two: those below the largest element have bins of their own */ };
 
 void ranks_of(int64_t n, int64_t rank[RANKS])
 {
@@ -48,9 +48,9 @@ typedef struct {
 static Bins bins_between(uint64_t least, uint64_t most, size_t n)
 {
     int bits = 4, width = least == most ? 0 : 64 - __builtin_clzll(least ^ most);
-    while (bits < MOST_BITS && ((size_t)4 << bits) < n)
+    while (bits < MOST_BITS && ((size_t)8 << bits) < n)
         bits++;
-    int shift = width > bits ? width - bits : 0, fine = 52 - bits + 5; /* 32 octaves */
+    int shift = width > bits ? width - bits : 0, fine = 52 - bits + OCTAVES;
     if (shift > fine)
         shift = fine;
     uint64_t span = ((uint64_t)1 << bits) - 1, top = most >> shift, base = least >> shift;
@@ -135,15 +135,17 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
 /* Count keys in four tables in turn: where values repeat, one counter would wait for itself. */
 static void count_keys(const uint16_t *key, size_t n, size_t bins, uint32_t *count)
 {
-    uint16_t part[4][1 << MOST_BITS]; /* n is at most CHUNK */
+    uint16_t part[4][(1 << MOST_BITS) + 288]; /* n is at most CHUNK; the same key of two tables is not a page apart */
     for (int t = 0; t < 4; t++)
         memset(part[t], 0, bins * sizeof **part);
     size_t i = 0;
     for (; i + 4 <= n; i += 4) {
-        part[0][key[i]]++;
-        part[1][key[i + 1]]++;
-        part[2][key[i + 2]]++;
-        part[3][key[i + 3]]++;
+        uint64_t four; /* one load for four keys */
+        memcpy(&four, key + i, sizeof four);
+        part[0][four & UINT16_MAX]++;
+        part[1][four >> 16 & UINT16_MAX]++;
+        part[2][four >> 32 & UINT16_MAX]++;
+        part[3][four >> 48]++;
     }
     for (; i < n; i++)
         part[0][key[i]]++;

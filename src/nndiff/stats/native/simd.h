@@ -31,6 +31,8 @@ static inline vf f_set(float x) { return _mm512_set1_ps(x); }
 static inline vf f_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline void f_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 static inline vf f_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf f_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf f_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 static inline vf f_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vf f_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 static inline vf f_max(vf a, vf b) { return _mm512_max_ps(a, b); }
@@ -59,7 +61,11 @@ static inline vh h_load(const uint16_t *p) { return _mm512_loadu_si512(p); }
 static inline void h_store(uint16_t *p, vh a) { _mm512_storeu_si512(p, a); }
 static inline vh h_signed_max(vh a, vh b) { return _mm512_max_epi16(a, b); }
 static inline vh h_unsigned_max(vh a, vh b) { return _mm512_max_epu16(a, b); }
-static inline unsigned equal16(const uint16_t *p, uint16_t key) { return _mm256_cmpeq_epi16_mask(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi16((int16_t)key)); }
+static inline vh h_set(uint16_t x) { return _mm512_set1_epi16((int16_t)x); }
+typedef __mmask32 mh;
+static inline mh h_same(vh a, vh b) { return _mm512_cmpeq_epi16_mask(a, b); }
+static inline mh h_or(mh a, mh b) { return _kor_mask32(a, b); }
+static inline unsigned h_bits(mh a) { return _cvtmask32_u32(a); }
 
 #elif LEVEL == 2
 
@@ -88,6 +94,8 @@ static inline vf f_set(float x) { return _mm256_set1_ps(x); }
 static inline vf f_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline void f_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 static inline vf f_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf f_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf f_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 static inline vf f_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline vf f_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 static inline vf f_max(vf a, vf b) { return _mm256_max_ps(a, b); }
@@ -113,11 +121,11 @@ static inline vh h_load(const uint16_t *p) { return _mm256_loadu_si256((const __
 static inline void h_store(uint16_t *p, vh a) { _mm256_storeu_si256((__m256i *)p, a); }
 static inline vh h_signed_max(vh a, vh b) { return _mm256_max_epi16(a, b); }
 static inline vh h_unsigned_max(vh a, vh b) { return _mm256_max_epu16(a, b); }
-static inline unsigned equal16(const uint16_t *p, uint16_t key)
-{
-    __m256i same = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi16((int16_t)key));
-    return (unsigned)_mm_movemask_epi8(_mm_packs_epi16(_mm256_castsi256_si128(same), _mm256_extracti128_si256(same, 1)));
-}
+static inline vh h_set(uint16_t x) { return _mm256_set1_epi16((int16_t)x); }
+typedef __m256i mh;
+static inline mh h_same(vh a, vh b) { return _mm256_cmpeq_epi16(a, b); }
+static inline mh h_or(mh a, mh b) { return _mm256_or_si256(a, b); }
+static inline unsigned h_bits(mh a) { return (unsigned)_mm_movemask_epi8(_mm_packs_epi16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1))); }
 
 #else /* any machine, by the vectors of the compiler */
 
@@ -150,6 +158,8 @@ static inline vf f_set(float x) { return (vf){x, x, x, x}; }
 static inline vf f_load(const float *p) { vf a; memcpy(&a, p, sizeof a); return a; }
 static inline void f_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
 static inline vf f_sub(vf a, vf b) { return a - b; }
+static inline vf f_add(vf a, vf b) { return a + b; }
+static inline vf f_div(vf a, vf b) { return a / b; }
 static inline vf f_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf f_pick(kf k, vf a, vf b) { return (vf)((k & (kf)a) | (~k & (kf)b)); }
 static inline vf f_min(vf a, vf b) { return f_pick(a < b, a, b); }
@@ -182,11 +192,15 @@ static inline vh h_load(const uint16_t *p) { vh a; memcpy(&a, p, sizeof a); retu
 static inline void h_store(uint16_t *p, vh a) { memcpy(p, &a, sizeof a); }
 static inline vh h_signed_max(vh a, vh b) { vh k = a > b; return (k & a) | (~k & b); }
 static inline vh h_unsigned_max(vh a, vh b) { vh k = (vh)((uh)a > (uh)b); return (k & a) | (~k & b); }
-static inline unsigned equal16(const uint16_t *p, uint16_t key)
+static inline vh h_set(uint16_t x) { return (vh){0} + (int16_t)x; }
+typedef vh mh;
+static inline mh h_same(vh a, vh b) { return a == b; }
+static inline mh h_or(mh a, mh b) { return a | b; }
+static inline unsigned h_bits(mh a)
 {
     unsigned bits = 0;
-    for (unsigned i = 0; i < 16; i++)
-        bits |= (unsigned)(p[i] == key) << i;
+    for (unsigned i = 0; i < 8; i++)
+        bits |= (unsigned)(a[i] & 1) << i;
     return bits;
 }
 static inline unsigned bits_set(unsigned mask) { return (0x4332322132212110ull >> (4 * mask)) & 15; }

@@ -278,7 +278,7 @@ static void add_identical(Worker *w, const Item *item, State *s, const char *r, 
     sink_zeros(w, item, n);
 }
 
-static const void *as_floats(Worker *w, Type type, const void *p, size_t n, float *buffer)
+static const float *as_floats(Worker *w, Type type, const void *p, size_t n, float *buffer)
 {
     if (type == TYPE_F32)
         return p;
@@ -348,11 +348,21 @@ static void take_extremes(const Extremes *e, State *s)
     s->rel = most(e->rel);
 }
 
-/* The first blocks of a chunk are short, so that its maxima soon hold off most elements. */
-static size_t block_size(size_t done, size_t left)
+/* Where limits were not drawn at the start, the first blocks are short, so that the maxima soon hold off most. */
+static size_t block_size(const Item *item, size_t done, size_t left)
 {
-    size_t size = done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : done == 1024 ? 1024 : BLOCK;
+    size_t size = item->narrow ? BLOCK : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : done == 1024 ? 1024 : BLOCK;
     return left < size ? left : size;
+}
+
+/* The limits that are known from chunks before this one, or else those of its first elements. */
+static Limits first_limits(Worker *w, const Item *item, const char *r, const char *c, size_t n)
+{
+    const size_t some = n < SURVEYED ? n : SURVEYED;
+    if (!item->narrow || item->limits.plateau > 0 || (item->same && memcmp(r, c, some * TYPE_SIZE[item->ref.type]) == 0))
+        return item->limits;
+    return limits_from(w->kernels, as_floats(w, item->ref.type, r, some, w->r32),
+                       as_floats(w, item->cand.type, c, some, w->c32), some);
 }
 
 void first_look(Worker *w, Item *item, const Task *task, State *s)
@@ -362,10 +372,10 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (!fetch_both(w, item, task, &r, &c))
         return;
     memset(&w->extremes, 0, sizeof w->extremes);
-    w->limits = item->limits;
+    w->limits = first_limits(w, item, r, c, task->n);
     sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
-        n = block_size(done, task->n - done);
+        n = block_size(item, done, task->n - done);
         add_block(w, item, s, r + done * TYPE_SIZE[item->ref.type], c + done * TYPE_SIZE[item->cand.type], n,
                   task->start + (int64_t)done);
         if (w->extremes.grown) {

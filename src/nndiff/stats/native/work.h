@@ -106,6 +106,7 @@ void worker_flush(Worker *);
 
 /* Draw the lines below which no element can move a maximum. */
 Limits limits_of(const State *);
+Limits limits_from(const Kernels *, const float *r, const float *c, size_t n);
 Limits limits_higher(Limits, Limits);
 Limits limits_never(void);
 

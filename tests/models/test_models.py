@@ -272,9 +272,14 @@ def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
     state = {name: value.double() for name, value in net().state_dict().items() if name.startswith("0.")}
     torch.save({**state, "extra": torch.ones(1)}, tmp_path / "a.pt")
     notes = load_checkpoint(net(), str(tmp_path / "a.pt"), partial=True)
-    assert [note.split(" of ")[0].split(" are ")[0] for note in notes] == ["2 tensors", "5 tensors", "1 tensors"]
+    path = tmp_path / "a.pt"
+    assert [note.partition(" (")[0] for note in notes] == [
+        f"cast to the model's dtype: 2 tensors of {path}",
+        f"not in {path}: 5 tensors of the model",
+        f"not used: 1 tensor of {path}",
+    ]
     torch.save({"other": torch.ones(1)}, tmp_path / "b.pt")
-    with pytest.raises(ModelError, match="none of its 1 tensors"):
+    with pytest.raises(ModelError, match="no tensor of it has a place in the model; it holds 1 tensor$"):
         load_checkpoint(net(), str(tmp_path / "b.pt"), partial=True)
 
 

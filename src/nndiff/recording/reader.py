@@ -26,6 +26,7 @@ from nndiff.recording.shards import entry, stored_as
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
 from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef
+from nndiff.words import plural
 
 _MANIFEST_LIMIT = 64 << 20
 _MOST_EVENTS = 5_000_000
@@ -159,9 +160,10 @@ def _lines(window: Window) -> Iterator[bytes]:
 
 def _notes(complete: bool, torn: bool, count: int, claimed: Any) -> Iterator[str]:
     if not complete:
-        yield f"incomplete: the run was cut off, {count} events are readable"
+        yield f"incomplete: the run was cut off, {plural(count, 'event')} can be read"
     elif torn or (isinstance(claimed, int) and claimed != count):
-        yield f"damaged: {count} of {claimed} events are readable"
+        said = plural(claimed, "event") if type(claimed) is int else "its events"
+        yield f"damaged: {count:,} of {said} can be read"
     if torn:
         yield "the last line of the events was torn off and is left out"
 

@@ -17,6 +17,7 @@ from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
+from nndiff.recording.events import ROOT
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
@@ -26,6 +27,7 @@ from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
+from nndiff.words import counted, plural
 
 _MANY = 1000
 
@@ -191,8 +193,8 @@ def _repeat(
     }
     if names:
         facts.warnings.append(
-            f"the model does not agree with itself: {len(names)} of {len(writer.digests)} sites differ between "
-            f"{setting.repeat} runs with one seed, {names[0]} first; a comparison cannot be exact"
+            f"the model does not agree with itself: of {plural(len(writer.digests), 'site')} {len(names):,} differ "
+            f"between {setting.repeat} runs with one seed, {names[0]} first; a comparison cannot be exact"
         )
 
 
@@ -208,8 +210,9 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
     warnings = list(plan.notes)
     if dropping:
         warnings.append(
-            f"train mode with dropout at work in {len(dropping)} modules ({dropping[0]} first): a comparison means "
-            "little unless both sides draw the same numbers; record with dropout='off' (--dropout off) or in eval mode"
+            f"train mode with dropout at work in {counted([name or ROOT for name in dropping], 'module')}: a "
+            "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
+            "off) or in eval mode"
         )
     return {
         "label": _relocatable(label) or type(model).__name__,

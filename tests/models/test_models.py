@@ -279,7 +279,7 @@ def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
         f"not used: 1 tensor of {path}",
     ]
     torch.save({"other": torch.ones(1)}, tmp_path / "b.pt")
-    with pytest.raises(ModelError, match="no tensor of it has a place in the model; it holds 1 tensor$"):
+    with pytest.raises(ModelError, match=r"no tensor of it has a place in the model; it holds 1 tensor$"):
         load_checkpoint(net(), str(tmp_path / "b.pt"), partial=True)
 
 

@@ -18,6 +18,7 @@ from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.events import ROOT
+from nndiff.recording.folder import LEFT
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
@@ -103,7 +104,7 @@ def _worth_keeping(writer: Writer) -> Iterator[Writer]:
         if not _heard(writer):
             writer.discard()
         elif not isinstance(error, SourceError):  # a full disk has said it
-            said = f"what ran before is in {writer.path}; --overwrite (overwrite=True) replaces it"
+            said = f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
             vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), said]  # add_note, before Python 3.11 too
         raise
 

@@ -9,8 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nndiff.errors import ModelError
-from nndiff.names import printable
-from nndiff.words import counted, plural
+from nndiff.names import counted, plural, printable
 
 if TYPE_CHECKING:
     from nndiff.models import ModelSpec

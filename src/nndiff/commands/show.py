@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from nndiff.commands.options import path
 from nndiff.commands.progress import ProgressBar
-from nndiff.names import natural_key, printable, selected
+from nndiff.names import natural_key, plural, printable, selected
 from nndiff.reports.output import print_text
 from nndiff.reports.sink import for_stdout
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
-from nndiff.words import plural
 
 if TYPE_CHECKING:
     from nndiff.recording import Recording
@@ -174,10 +173,10 @@ def _print_text(lines: Sequence[str], tensors: Sequence[TensorRef], numbers: _Ta
 def _summary(source: Source) -> Iterator[str]:
     side = source.side()
     yield f"{printable(source.label)}: {source.kind}, {plural(len(source.tensors), 'tensor')}"
+    what = f"parameters  {side.elements:,} in all, {side.trainable:,} look trainable"
     if any("slot" in each.meta for each in source.tensors.values()):  # of a run: activations are no parameters
-        yield f"  elements    {side.elements:,}; {plural(side.nbytes, 'byte')}"
-    else:
-        yield f"  parameters  {side.elements:,} in all, {side.trainable:,} look trainable; {plural(side.nbytes, 'byte')}"
+        what = f"elements    {side.elements:,} in all"
+    yield f"  {what}; {plural(side.nbytes, 'byte')}"
     if source.part:
         yield f"  taken from  {printable(source.part)}"
     for key, value in source.meta.items():

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from nndiff.errors import ModelError, SourceError, UsageError
+from nndiff.names import counted, plural
 from nndiff.recording import describe
 from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
@@ -28,7 +29,6 @@ from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
-from nndiff.words import counted, plural
 
 _MANY = 1000
 

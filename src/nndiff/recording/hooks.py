@@ -2,87 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.nn.modules import module as modules
 from torch.utils.hooks import RemovableHandle
 
+from nndiff.recording.attach import Attachment
 from nndiff.recording.events import Link, Phase, Site, TensorEvent
-from nndiff.recording.keep import Keep, lower
+from nndiff.recording.keep import lower
 from nndiff.recording.lineage import Lineage
 from nndiff.recording.measure import Raw
 from nndiff.recording.plan import Plan
 from nndiff.recording.recompute import Recomputed
+from nndiff.recording.sink import Sink
 from nndiff.recording.torch_tensors import is_tensor, raw_tensor
+from nndiff.recording.under_way import Frame, UnderWay
 from nndiff.recording.values import describe, flatten
 
-try:
-    from torch.compiler import is_compiling
-except ImportError:  # before torch 2.3
-    from torch._utils import is_compiling
-
 _HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called
-
-
-class Sink(Protocol):
-    """Take events: the Writer, or a second run that is only checked against the first."""
-
-    keep: Keep
-
-    def reserve(self) -> int: ...  # noqa: D102
-
-    def tensor(  # noqa: D102
-        self,
-        site: Site,
-        load: Any,
-        *,
-        keep: str | None = None,
-        like: TensorEvent | None = None,
-        forward: int | None = None,
-        phase: Phase = "forward",
-    ) -> TensorEvent: ...
-
-    def value(self, site: Site, value: Any, note: str = "", phase: Phase = "forward") -> int: ...  # noqa: D102
-
-    def call(  # noqa: D102
-        self,
-        entered: int,
-        module: str,
-        call: int,
-        cls: str,
-        parent: int | None,
-        inputs: tuple[Link, ...],
-        outputs: tuple[int, ...],
-        phase: Phase = "forward",
-    ) -> int: ...
-
-
-@dataclass
-class _Frame:
-    """Hold a call that has begun."""
-
-    module: torch.nn.Module
-    name: str
-    call: int
-    entered: int
-    depth: int
-    phase: Phase
-    parent: int | None
-    inputs: tuple[Link, ...] = ()
-
-
-class _Stack(threading.local):
-    """Hold the calls under way in one thread."""
-
-    def __init__(self) -> None:
-        self.frames: list[_Frame] = []
 
 
 class Recorder:
@@ -90,17 +30,13 @@ class Recorder:
 
     def __init__(self, sink: Sink, plan: Plan, *, gradients: bool, inputs_kept: bool) -> None:
         self._sink = sink
-        self._plan = plan
         self._gradients = gradients
         self._inputs_kept = inputs_kept
         self._names = {module: name for name, module in (*plan.hooked, *plan.outside, *plan.replaced)}
-        self._outside = frozenset(module for _, module in plan.outside)
-        self._handles: list[RemovableHandle] = []
-        self._compiled: list[tuple[torch.nn.Module, Any]] = []  # what was called where we now call around it
+        self._attachment = Attachment(plan, self._before, self._after)
         self._grad_handles: list[RemovableHandle] = []
-        self._stack = _Stack()
+        self._under_way = UnderWay(sink.reserve)
         self._lineage = Lineage()
-        self._calls: Counter[str] = Counter()
         self._fired: Counter[int] = Counter()
         self._listening: dict[int, str] = {}  # event -> name of an output whose gradient is waited for
         self._recomputed = Recomputed()
@@ -112,24 +48,7 @@ class Recorder:
         return self
 
     def __enter__(self) -> Recorder:
-        try:
-            for _, module in self._plan.hooked:
-                # called through the base class: TorchScript modules hide the methods but honour the hooks
-                self._handles.append(
-                    torch.nn.Module.register_forward_pre_hook(module, _uncompiled(self._before), with_kwargs=True)
-                )
-                self._handles.append(
-                    torch.nn.Module.register_forward_hook(module, _uncompiled(self._after), with_kwargs=True)
-                )
-            if self._outside:
-                self._handles.append(modules.register_module_forward_hook(_uncompiled(self._after_any)))
-            for _, module in self._plan.replaced:
-                original: Any = module._compiled_call_impl
-                module._compiled_call_impl = self._around(module, original)
-                self._compiled.append((module, original))
-        except BaseException:
-            self.detach()
-            raise
+        self._attachment.attach()
         return self
 
     def __exit__(
@@ -139,12 +58,9 @@ class Recorder:
 
     def detach(self) -> None:
         """Remove every hook."""
-        for handle in (*self._handles, *self._grad_handles):
+        self._attachment.detach()
+        for handle in self._grad_handles:
             handle.remove()
-        for module, original in self._compiled:
-            module._compiled_call_impl = original
-        self._compiled.clear()
-        self._handles.clear()
         self._grad_handles.clear()
         self._attached = False
 
@@ -154,7 +70,7 @@ class Recorder:
         return [
             name
             for module, name in self._names.items()
-            if name and not self._calls[name] and not isinstance(module, _HOLDERS)
+            if name and not self._under_way.counts[name] and not isinstance(module, _HOLDERS)
         ]
 
     @property
@@ -191,40 +107,15 @@ class Recorder:
         """Record that there is nothing at a site, and why."""
         return self._sink.value(site, None, note=text, phase=phase)
 
-    def _around(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what records a call that was compiled together with its hooks, where hooks would go unheard."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._before(module, args, kwargs)
-            output = compiled(*args, **kwargs)
-            self._after(module, args, kwargs, output)
-            return output
-
-        return call
-
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._attached or module not in self._names:
             return  # a copy of a module took the hook along
         with self._lock:
-            frame = self._begin(module)
+            frame = self._under_way.begin(module, self._names[module])
             if frame.phase == "forward":
                 frame.inputs = self._links(frame, args, kwargs)
-            self._stack.frames.append(frame)
 
-    def _begin(self, module: torch.nn.Module) -> _Frame:
-        name = self._names[module]
-        depth = _python_depth()
-        frames = self._stack.frames
-        while frames and frames[-1].depth >= depth:
-            frames.pop()  # left by an exception: nothing on the stack can be as deep as what it calls
-        phase: Phase = "recompute" if torch._C._current_graph_task_id() != -1 else "forward"
-        call = self._calls[name]
-        if phase == "forward":
-            self._calls[name] += 1
-        parent = frames[-1].entered if frames else None
-        return _Frame(module, name, call, self._sink.reserve(), depth, phase, parent)
-
-    def _links(self, frame: _Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Link, ...]:
+    def _links(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Link, ...]:
         cls = type(frame.module).__name__
         given = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
         links = []
@@ -251,7 +142,7 @@ class Recorder:
         if not self._attached or module not in self._names:
             return
         with self._lock:
-            frame = self._end(module)
+            frame = self._under_way.end(module)
             if frame is None:
                 return
             if frame.phase == "recompute":
@@ -261,21 +152,7 @@ class Recorder:
             cls = type(module).__name__
             self._sink.call(frame.entered, frame.name, frame.call, cls, frame.parent, frame.inputs, orders, frame.phase)
 
-    def _after_any(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if module in self._outside:
-            with self._lock:
-                self._stack.frames.append(self._begin(module))
-                self._after(module, args, {}, output)
-
-    def _end(self, module: torch.nn.Module) -> _Frame | None:
-        frames = self._stack.frames
-        while frames:
-            frame = frames.pop()
-            if frame.module is module:
-                return frame
-        return None
-
-    def _outputs(self, frame: _Frame, output: Any) -> tuple[int, ...]:
+    def _outputs(self, frame: Frame, output: Any) -> tuple[int, ...]:
         orders = []
         for path, leaf in flatten(output, is_tensor, objects=True):
             site = Site(frame.name, "output", frame.call, path, "", type(frame.module).__name__)
@@ -289,7 +166,7 @@ class Recorder:
                 self._listen(leaf, event)
         return tuple(orders)
 
-    def _again(self, frame: _Frame, output: Any) -> None:
+    def _again(self, frame: Frame, output: Any) -> None:
         """Take a call that was made again in the backward pass as what it is, never as a call of its own."""
         for path, leaf in flatten(output, is_tensor, objects=True):
             if not is_tensor(leaf):
@@ -319,24 +196,6 @@ class Recorder:
         at = event.site
         site = Site(at.module, "grad_output", at.call, at.path, "", at.cls, nth)
         self.tensor(site, grad, forward=event.order, phase="backward")
-
-
-def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that does nothing where it is compiled along: it would tear the model's graph, and stay in it."""
-
-    def heard(*args: Any) -> None:
-        if not is_compiling():
-            hook(*args)
-
-    return heard
-
-
-def _python_depth() -> int:
-    frame, depth = sys._getframe(), 0
-    while frame is not None:
-        depth += 1
-        frame = frame.f_back  # type: ignore[assignment]  # the last one has none
-    return depth
 
 
 def _unreadable(tensor: torch.Tensor, error: Exception) -> str:

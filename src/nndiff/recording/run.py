@@ -13,10 +13,11 @@ from nndiff.names import counted
 from nndiff.recording.call import Inputs
 from nndiff.recording.determinism import RandomState, seed_everything
 from nndiff.recording.events import Site, TensorEvent
-from nndiff.recording.hooks import Recorder, Sink
+from nndiff.recording.hooks import Recorder
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.losses import loss_of
 from nndiff.recording.plan import Plan
+from nndiff.recording.sink import Sink
 from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import is_tensor
 

@@ -24,12 +24,12 @@ from nndiff.recording.format import (
     NAME_LIMIT,
     VERSION,
     plain,
-    shard_name,
     to_line,
 )
-from nndiff.recording.keep import Keep, parse_keep, sketch_positions
+from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.measure import Raw, measure
-from nndiff.recording.shards import Shard, write_whole
+from nndiff.recording.shards import write_whole
+from nndiff.recording.store import Store
 from nndiff.recording.values import describe, flatten
 
 SHARD_BYTES = 64 << 20
@@ -57,10 +57,7 @@ class Writer:
         self.keep = parse_keep(keep)
         self.meta: dict[str, Any] = dict(meta or {})
         self.events = 0
-        self.data_bytes = 0
-        self._shard_bytes = shard_bytes
-        self._shards: list[dict[str, Any]] = []
-        self._shard: Shard | None = None
+        self._store = Store(self.path, shard_bytes, self._flush)
         # One growing block: many small ones would settle in the holes that freed activations leave, and the
         # next activation would no longer fit there.
         self._waiting = bytearray()
@@ -69,7 +66,6 @@ class Writer:
         self.digests: dict[str, str] = {}  # of every site, by name
         self._calls: dict[str, int] = {}
         self._first: dict[str, int] = {}  # digest -> the first event with it
-        self._stored: dict[str, tuple[str, str]] = {}  # digest -> shard and key
         self._lock = RLock()
         self._open = True
         self._flushed = False
@@ -81,6 +77,11 @@ class Writer:
         except SourceError:
             self.discard()
             raise
+
+    @property
+    def data_bytes(self) -> int:
+        """Return how many bytes of elements were written."""
+        return self._store.bytes
 
     def add(
         self,
@@ -140,7 +141,7 @@ class Writer:
         with self._lock, self._disk():
             self._check(site)
             seen = _look(load, like, level)
-            shard, key = self._place(site, level, seen.digest, load)
+            shard, key = self._store.place(site.name, level, seen.digest, load)
             event = TensorEvent(
                 order=self.reserve(),
                 site=site,
@@ -193,7 +194,7 @@ class Writer:
         with self._lock, self._disk():
             if not self._open:
                 return
-            self._roll()
+            self._store.finish()
             self._flush()
             self._write_manifest(complete=True)
             self._open = False
@@ -205,7 +206,7 @@ class Writer:
                 return
             self._open = False
             try:
-                self._roll()
+                self._store.finish()
                 self._flush()
             except OSError:
                 self._drop()
@@ -220,9 +221,7 @@ class Writer:
 
     def _drop(self) -> None:
         self._open = False
-        if self._shard is not None:
-            self._shard.drop()
-            self._shard = None
+        self._store.drop()
 
     def __enter__(self) -> Writer:
         return self
@@ -244,47 +243,13 @@ class Writer:
         if name in self.digests:
             raise UsageError(f"{name!r} was recorded already; give another call, path or slot")
 
-    def _place(self, site: Site, level: str, digest: str, load: Callable[[], Raw]) -> tuple[str | None, str | None]:
-        """Return shard and key of the bytes to keep, writing them unless the same bytes are there already."""
-        if level not in ("sketch", "full"):
-            return None, None
-        known = f"{digest}#sketch" if level == "sketch" else digest
-        if known not in self._stored:
-            raw = load()
-            key = site.name
-            if level == "sketch":
-                positions = sketch_positions(raw.flat.size)
-                raw, key = Raw(raw.flat[positions], raw.dtype, (positions.size,)), key + "#sketch"
-            self._stored[known] = self._store(key, raw)
-        return self._stored[known]
-
-    def _store(self, key: str, raw: Raw) -> tuple[str, str]:
-        shard = self._shard
-        if shard and (shard.size + raw.bytes.nbytes > self._shard_bytes or not shard.fits(key, raw)):
-            self._roll()
-        if self._shard is None:
-            self._shard = Shard(self.path / shard_name(len(self._shards)))
-        self._shard.add(key, raw)
-        self.data_bytes += raw.bytes.nbytes
-        return self._shard.path.name, key
-
     def _emit(self, event: Event) -> None:
         self._waiting += to_line(event).encode()
         self._held += 1
         self.events += 1
-        if self._shard is not None and self._shard.size >= self._shard_bytes:
-            self._roll()
-        if self._shard is None and self._held >= _PENDING:
+        self._store.finish_full()
+        if not self._store.is_open and self._held >= _PENDING:
             self._flush()
-
-    def _roll(self) -> None:
-        """Finish the open shard; only then may the events that point into it be seen."""
-        if self._shard is None:
-            return
-        self._shard.finish()
-        self._shards.append({"file": self._shard.path.name, "bytes": self._shard.size})
-        self._shard = None
-        self._flush()
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -300,7 +265,7 @@ class Writer:
     def _write_manifest(self, complete: bool) -> None:
         body: dict[str, object] = {"format": FORMAT, "version": VERSION, "complete": complete}
         if complete:
-            body |= {"events": self.events, "shards": self._shards}
+            body |= {"events": self.events, "shards": self._store.shards}
         text = folders.dump_manifest({**body, "meta": plain(self.meta)})
         write_whole(self.path / MANIFEST, text)
 

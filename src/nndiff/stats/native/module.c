@@ -308,14 +308,14 @@ static PyObject *measure(PyObject *Py_UNUSED(self), PyObject *args)
     return side_measure(current, args);
 }
 
-static PyObject *checksum(PyObject *Py_UNUSED(self), PyObject *args)
+static PyObject *hashes(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    return side_checksum(current, args);
+    return side_hashes(current, args);
 }
 
 static PyMethodDef module_methods[] = {
     {"measure", measure, METH_VARARGS, side_measure_doc},
-    {"checksum", checksum, METH_VARARGS, side_checksum_doc},
+    {"hashes", hashes, METH_VARARGS, side_hashes_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
     {"address", address, METH_VARARGS, address_doc},
     {"know", know, METH_VARARGS, know_doc},

@@ -92,6 +92,54 @@ def test_a_recording_is_replayed_through_a_model(nets):
     assert any(pair["slot"] == "param_grad" for pair in data["pairs"])
 
 
+_CUT = """
+import os, signal
+import torch
+from torch import nn
+
+class Stop(nn.Module):
+    def forward(self, x):
+        if os.environ.get("HOW") == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ.get("HOW") == "raise":
+            raise ValueError("stop")
+        return x
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), Stop(), nn.Linear(4, 4)).eval()
+
+def inputs():
+    return torch.randn(2, 4)
+"""
+
+
+def test_a_recording_that_was_cut_off_is_replayed_as_far_as_it_goes(tmp_path):
+    model, out = tmp_path / "cut.py", tmp_path / "cut.nnrec"
+    model.write_text(_CUT)
+    done = nndiff("record", model, "-o", out, HOW="raise")
+    assert done.returncode == 2
+    assert f"ValueError: stop; what ran before is in {out}; --overwrite" in done.stderr
+    done = nndiff("diff", out, model, "--report", "json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 1, "what is missing is never a pass"
+    assert {pair["name"]: pair["verdict"] for pair in data["pairs"]} == {
+        "(model):model_input.0": "identical",
+        "0:output": "identical",
+    }
+    assert any("incomplete: the run was cut off" in note for note in data["reference"]["notes"])
+
+
+def test_a_recording_killed_before_its_inputs_were_kept_says_so(tmp_path):
+    model, out = tmp_path / "cut.py", tmp_path / "cut.nnrec"
+    model.write_text(_CUT)
+    assert nndiff("record", model, "-o", out, HOW="kill").returncode == -9
+    done = nndiff("diff", out, model)
+    assert done.returncode == 2
+    assert f"{out}: is incomplete: the run was cut off before its inputs were on disk" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_checkpoint_is_loaded_into_the_side_it_is_for(nets):
     code = f"import sys, torch; sys.path.insert(0, {str(nets / 'ours')!r}); import net; m = net.model()\n"
     code += f"m.head.bias.data += 1; torch.save({{'state_dict': m.state_dict()}}, {str(nets / 'other.ckpt')!r})"

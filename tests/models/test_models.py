@@ -104,7 +104,9 @@ def test_modules_by_their_dotted_name(file: Path, monkeypatch: pytest.MonkeyPatc
             r"broken\(\) failed at .*net.py:28: TypeError: .*takes 1 positional argument but 4 were given",
         ),
         ("{file}x.py", "no such file"),
-        ("no.such.package", "importing no.such.package failed.*ModuleNotFoundError"),
+        ("no.such.package:F", r"^no.such.package: there is no Python module 'no'; a model is file.py\[:factory\] or"),
+        ("torch.nn.modles:ReLU", r"no Python module 'torch.nn.modles' \(did you mean torch.nn.modules\?\)"),
+        ("torch.nn:Linear", "^torch.nn:Linear cannot be called without in_features, out_features: give defaults, or"),
         ("what is this", "is no model"),
         ("hf:{folder}", "no config.json"),
         ("{folder}/x.nemo", "no such file"),
@@ -116,10 +118,29 @@ def test_names_that_lead_nowhere(name: str, message: str, file: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+NEEDS = """from torch import nn
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.fc = nn.Linear(4, width)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def model(:", r"failed at .*bad.py:1: SyntaxError"),
+        ("def model(:", r"^importing .*bad.py failed at .*bad.py:1: SyntaxError: [^(]*$"),
+        (
+            "\nimport no_such_thing",
+            r"^importing .*bad.py failed at .*bad.py:2: ModuleNotFoundError: No module named 'no_",
+        ),
+        ("import broken_neighbour", r"^importing .*bad.py failed at .*broken_neighbour.py:3: ValueError: broken$"),
+        (
+            "def model(width, *, depth):\n    pass",
+            r"bad.py:model at .*bad.py:1 cannot be called without width, depth: ",
+        ),
+        (NEEDS + "model = Net", r"bad.py:model at .*bad.py:3 cannot be called without width: "),
+        (NEEDS + "def model(): return Net(-1)", r"bad.py:model\(\) failed at .*bad.py:5: RuntimeError: .*negative"),
         ("import sys; sys.exit(3)", r"ended the program \(exit 3\)"),
         ("1 / 0", r"failed at .*bad.py:1: ZeroDivisionError"),
         ("variants = [1]\ndef model(): pass", "`variants` is a list"),
@@ -127,9 +148,12 @@ def test_names_that_lead_nowhere(name: str, message: str, file: Path) -> None:
     ],
 )
 def test_files_that_fail(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken_neighbour.py").write_text("\n\nraise ValueError('broken')\n")
     (tmp_path / "bad.py").write_text(text)
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError, match=message) as caught:
         resolve(str(tmp_path / "bad.py"))
+    assert "frozen" not in str(caught.value)
+    assert "src/nndiff" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
@@ -248,9 +272,14 @@ def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
     state = {name: value.double() for name, value in net().state_dict().items() if name.startswith("0.")}
     torch.save({**state, "extra": torch.ones(1)}, tmp_path / "a.pt")
     notes = load_checkpoint(net(), str(tmp_path / "a.pt"), partial=True)
-    assert [note.split(" of ")[0].split(" are ")[0] for note in notes] == ["2 tensors", "5 tensors", "1 tensors"]
+    path = tmp_path / "a.pt"
+    assert [note.partition(" (")[0] for note in notes] == [
+        f"cast to the model's dtype: 2 tensors of {path}",
+        f"not in {path}: 5 tensors of the model",
+        f"not used: 1 tensor of {path}",
+    ]
     torch.save({"other": torch.ones(1)}, tmp_path / "b.pt")
-    with pytest.raises(ModelError, match="none of its 1 tensors"):
+    with pytest.raises(ModelError, match=r"no tensor of it has a place in the model; it holds 1 tensor$"):
         load_checkpoint(net(), str(tmp_path / "b.pt"), partial=True)
 
 
@@ -289,6 +318,35 @@ def test_the_command_records_and_says_so(file: Path, tmp_path: Path, capsys: pyt
     assert found.tensors[0].digest == open_recording(tmp_path / "b.nnrec").tensors[0].digest
 
 
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (
+            "def inputs(batch_size): pass",
+            (),
+            r"inputs\(\) at .*net.py:\d+ cannot be called without batch_size: give --ba",
+        ),
+        ("def inputs(what): pass", (), r"inputs\(\) at .*net.py:\d+ cannot be called without what: give defaults"),
+        ("def inputs(): return [1, 0][5]", (), r"^inputs\(\) failed at .*net.py:\d+: IndexError"),
+        ("def loss(a, b): pass", ("--backward",), r"^loss\(\) failed at .*net.py:\d+: TypeError: .*takes 2"),
+        ("def loss(output): return output.sum() / []", ("--backward",), r"^loss\(\) failed at .*net.py:\d+: TypeError"),
+    ],
+)
+def test_inputs_and_losses_that_fail_name_their_line(
+    given: str, options: tuple[str, ...], message: str, file: Path, tmp_path: Path
+) -> None:
+    file.write_text(f"{FILE}\n{given}\n")
+    with pytest.raises(ModelError, match=message) as caught:
+        record(file, "-o", tmp_path / "a.nnrec", *options)
+    line = str(caught.value).partition("net.py:")[2].partition(":")[0].partition(" ")[0]
+    assert file.read_text().splitlines()[int(line) - 1] == given
+
+
+def test_a_loss_may_have_settings_of_its_own(file: Path, tmp_path: Path) -> None:
+    file.write_text(f"{FILE}\ndef loss(output, scale=2.0): return scale * output.sum()\n")
+    assert record(file, "-o", tmp_path / "a.nnrec", "--backward", "-q") == 0
+
+
 def test_the_command_moves_and_casts(file: Path, tmp_path: Path) -> None:
     assert record(file, "-o", tmp_path / "a", "--dtype", "float64", "--device", "cpu", "-q") == 0
     assert open_recording(tmp_path / "a").source().tensors["(model):output"].dtype.name == "float64"
@@ -302,9 +360,14 @@ def test_the_command_fails_in_one_sentence(file: Path, tmp_path: Path, capsys: p
         assert "Traceback" not in capsys.readouterr().err
         return str(caught.value)
 
-    out = tmp_path / "a.nnrec"
+    out, out2 = tmp_path / "a.nnrec", tmp_path / "a2.nnrec"
     assert "net.py:13: ValueError: five is too many" in trouble(file, "-o", out, "--input", "x=float32[1,5]")
+    assert not out.exists()
+    assert record(file, "-o", out, "-q") == 0
     assert "holds a recording already" in trouble(file, "-o", out)
+    assert "net.py:11: TypeError: Net.forward() got an unexpected" in trouble(
+        file, "-o", out2, "--input", "y=float32[1]"
+    )
     assert "brings no inputs" in trouble("torch.nn:ReLU", "-o", tmp_path / "b")
     assert "no float type" in trouble(file, "-o", tmp_path / "b", "--dtype", "int8")
     assert "no device" in trouble(file, "-o", tmp_path / "b", "--device", "toaster")
@@ -314,3 +377,4 @@ def test_the_command_fails_in_one_sentence(file: Path, tmp_path: Path, capsys: p
     shown = capsys.readouterr().err
     assert "Traceback" in shown
     assert "five is too many" in shown
+    assert "src/nndiff" not in shown, "our own frames tell nothing"

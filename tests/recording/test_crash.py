@@ -6,11 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from nndiff.recording import open_recording
+from nndiff.errors import SourceError
+from nndiff.recording import Writer, open_recording
+from nndiff.recording.record import record
 
 PROGRAM = """
 import os, resource, signal, sys
@@ -63,11 +68,131 @@ def test_a_run_that_is_not_killed_is_complete(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
     done = run(tmp_path / "a.nnrec", "full", limit)
     assert done.returncode == 2
-    assert "cannot be written: the disk is full; what was finished before can be read" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("cannot be written: the disk is full"), "nothing was finished"
     assert not list((tmp_path / "a.nnrec").glob("*.part"))
     if limit > 100:
         assert not open_recording(tmp_path / "a.nnrec").complete
+    elif limit == 0:
+        assert not (tmp_path / "a.nnrec").exists()
+
+
+def test_a_disk_that_fills_later_leaves_what_was_finished(tmp_path: Path) -> None:
+    program = PROGRAM.replace("range(200)", "range(9)") + MORE
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "a.nnrec"), "kill", "99"], capture_output=True, text=True
+    )
+    assert "the disk is full; what was finished before can be read" in done.stdout
+    assert len(open_recording(tmp_path / "b.nnrec").source().tensors) >= 4
+
+
+MORE = """
+try:
+    with Writer(path.replace("a.nnrec", "b.nnrec"), shard_bytes=400_000) as writer:
+        for number in range(200):
+            writer.add(f"m{number}", "output", np.full(12_000, number, np.float64))
+            if number == 6:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+except NndiffError as error:
+    print(error)
+"""
+
+
+class Fails(nn.Module):
+    """Raise after some of its layers have run."""
+
+    def __init__(self, layers: int, error: type[BaseException] = ValueError) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(layers))
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        raise self.error("stop")
+
+
+X = torch.ones(2, 4)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_run_that_fails_before_any_layer_leaves_nothing_behind(error: type[BaseException], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "a.nnrec"
+    with pytest.raises(error) as caught:
+        record(Fails(0, error), X, path=out, params=True)
+    assert not (tmp_path / "new").exists()
+    assert not hasattr(caught.value, "__notes__")
+    record(nn.Linear(4, 4), X, path=out)  # needs no overwrite
+
+
+def test_a_run_that_fails_later_leaves_what_it_did_and_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "a.nnrec"
+    with pytest.raises(ValueError, match="stop") as caught:
+        record(Fails(2), X, path=out)
+    assert caught.value.__notes__ == [f"what ran before is in {out}; --overwrite (overwrite=True) replaces it"]
+    found = open_recording(out)
+    assert not found.complete
+    assert [event.site.name for event in found.tensors][-1] == "layers.1:output"
+    args, kwargs = found.inputs()
+    assert kwargs == {}
+    assert np.array_equal(args[0].numpy(), X.numpy()), "its inputs can be fed again"
+
+
+@pytest.mark.parametrize("before", ["empty", "recording", "more"])
+def test_a_folder_that_was_there_before_stays(before: str, tmp_path: Path) -> None:
+    out = tmp_path / "a.nnrec"
+    out.mkdir()
+    if before == "recording":
+        record(nn.Linear(4, 4), X, path=out)
+    if before == "more":
+        (tmp_path / "note.txt").write_text("mine")
+        out = tmp_path / "new.nnrec"
+    with pytest.raises(ValueError, match="stop"):
+        record(Fails(0), X, path=out, overwrite=True)
+    assert out.exists() == (before != "more")
+    assert (tmp_path / "note.txt").exists() == (before == "more")
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_what_somebody_else_put_there_stays(tmp_path: Path) -> None:
+    class Writes(Fails):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            (tmp_path / "a.nnrec" / "note.txt").write_text("mine")
+            return super().forward(x)
+
+    with pytest.raises(ValueError, match="stop"):
+        record(Writes(0), X, path=tmp_path / "a.nnrec")
+    assert [path.name for path in (tmp_path / "a.nnrec").iterdir()] == ["note.txt"]
+
+
+def test_a_recording_that_was_there_is_not_touched_by_a_refusal(tmp_path: Path) -> None:
+    out = tmp_path / "a.nnrec"
+    record(nn.Linear(4, 4), X, path=out)
+    with pytest.raises(SourceError, match="holds a recording already"):
+        record(Fails(0), X, path=out)
+    assert open_recording(out).complete
+
+
+def test_a_writer_that_was_given_nothing_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Writer(tmp_path / "a.nnrec"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "a.nnrec").exists()
+
+
+def test_inputs_are_known_from_the_beginning(tmp_path: Path) -> None:
+    """A run that is killed has only its first manifest: it must tell of the inputs what the last one would."""
+    inputs = {"x": X, "more": [X + 1, None, {"y": X + 2}]}
+    seen: list[Any] = []
+
+    class Peeks(nn.Module):
+        def forward(self, x: torch.Tensor, more: Any) -> torch.Tensor:
+            seen.append(open_recording(tmp_path / "a.nnrec"))
+            return x
+
+    found = record(Peeks(), inputs, path=tmp_path / "a.nnrec")
+    assert seen[0].meta["inputs"] == found.meta["inputs"]
+    assert not seen[0].complete
+    with pytest.raises(SourceError, match="is incomplete: the run was cut off before its inputs were on disk"):
+        seen[0].inputs()
 
 
 MODEL = """
@@ -92,6 +217,7 @@ def test_a_disk_that_fills_while_a_model_runs(tmp_path: Path) -> None:
     assert "the disk is full" in done.stdout
     assert done.stdout.strip().endswith("True"), "the hooks are gone"
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "a.nnrec").exists(), "nothing could be read of it"
 
 
 MEMORY = """

@@ -488,7 +488,7 @@ class WritesWeights(nn.Module):
 def test_parameters_the_run_writes_to_are_put_back_and_told(tmp_path: Path) -> None:
     recording = check(WritesWeights(), X, tmp_path / "a.nnrec", backward=False)
     assert recording.meta["changed_parameters"] == ["fc.weight"]
-    assert any("wrote to 1 parameters" in warning for warning in recording.warnings)
+    assert any("wrote to 1 parameter (fc.weight)" in warning for warning in recording.warnings)
 
 
 def test_existing_gradients_stay(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_an_exception_leaves_a_readable_recording(tmp_path: Path) -> None:
         fail()
     recording = open_recording(tmp_path / "a.nnrec")
     assert not recording.complete
-    assert recording.notes == ("incomplete: the run was cut off, 1 events are readable",)
+    assert recording.notes == ("incomplete: the run was cut off, 1 event can be read",)
     assert np.array_equal(recording.source().tensors["fc:output"].numpy(), np.arange(4.0))
     assert not list((tmp_path / "a.nnrec").glob("*.part"))
 

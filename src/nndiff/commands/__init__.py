@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where trouble can still be told
     except NndiffError as error:
-        return _trouble(str(error), error.exit_code)
+        return _trouble("; ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except OSError as error:
         return _not_written(error)
     except KeyboardInterrupt:

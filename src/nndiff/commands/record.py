@@ -110,7 +110,9 @@ def run(args: argparse.Namespace) -> int:
         spec, recording = record_model(args, args.output)
     except ModelError as error:
         if (args.traceback or os.environ.get("NNDIFF_TRACEBACK")) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
+            from nndiff.models.user_code import without_ours
+
+            traceback.print_exception(without_ours(error.__cause__))
         raise
     if not args.quiet:
         from nndiff.reports.output import print_text
@@ -130,7 +132,7 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
     from nndiff.recording.record import record
 
     prepared = prepare(spec, args)
-    with user_code(f"running {args.model}", args.model.partition(":")[0]):
+    with user_code(f"running {args.model}", type(prepared.model).forward):
         recording = record(
             prepared.model,
             prepared.inputs,

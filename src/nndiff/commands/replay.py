@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from nndiff.errors import UsageError
+from nndiff.recorded import GRADIENTS
 from nndiff.sources import Source, open_source
 
 
@@ -96,12 +97,19 @@ def _as_recorded(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _inputs_of(path: str) -> str:
+    """Return where the inputs are; a recording that cannot feed them again says so before anything runs."""
     saved = os.path.join(path, "input_data.pt")
-    return saved if os.path.isfile(saved) else path
+    if os.path.isfile(saved):
+        return saved
+    from nndiff.recording import open_recording
+
+    open_recording(path).inputs()
+    return path
 
 
 def _has_gradients(source: Source) -> bool:
-    return any(tensor.meta.get("slot") == "param_grad" for tensor in source.tensors.values())
+    """Tell whether there are gradients; one that was cut off may only have those that come first."""
+    return any(tensor.meta.get("slot") in GRADIENTS for tensor in source.tensors.values())
 
 
 def _asked(args: argparse.Namespace) -> Iterator[str]:

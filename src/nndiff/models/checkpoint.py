@@ -11,8 +11,7 @@ from nndiff.models.inputs import tensor_of
 from nndiff.names import natural_key, strip_wrappers
 from nndiff.sources import open_source
 from nndiff.tensors import TensorRef
-
-_SHOWN = 5
+from nndiff.words import listed, plural
 
 
 def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False) -> list[str]:
@@ -32,7 +31,9 @@ def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False)
     ]
     _complain(path, missing if not partial else [], unused if not partial else [], shapes)
     if not pairs:
-        raise ModelError(f"{path}: none of its {len(source.tensors)} tensors has a place in the model")
+        raise ModelError(
+            f"{path}: no tensor of it has a place in the model; it holds {plural(len(source.tensors), 'tensor')}"
+        )
     with torch.no_grad():
         for name, ref in pairs.items():
             wanted[name].copy_(tensor_of(ref))
@@ -72,8 +73,7 @@ def _complain(path: str, missing: Sequence[str], unused: Sequence[str], shapes: 
 
 
 def _some(names: Sequence[str]) -> str:
-    first = sorted(names, key=natural_key)[:_SHOWN]
-    return ", ".join(first) + (", ..." if len(names) > _SHOWN else "")
+    return listed(sorted(names, key=natural_key))
 
 
 def _notes(
@@ -86,9 +86,9 @@ def _notes(
     notes = []
     cast = [name for name in pairs if f"torch.{pairs[name].dtype.name}" != str(wanted[name].dtype)]
     if cast:
-        notes.append(f"{len(cast)} tensors of {path} were cast to the model's dtype ({_some(cast)})")
+        notes.append(f"cast to the model's dtype: {plural(len(cast), 'tensor')} of {path} ({_some(cast)})")
     if missing:
-        notes.append(f"{len(missing)} tensors of the model are not in {path} ({_some(missing)})")
+        notes.append(f"not in {path}: {plural(len(missing), 'tensor')} of the model ({_some(missing)})")
     if unused:
-        notes.append(f"{len(unused)} tensors of {path} were not used ({_some(unused)})")
+        notes.append(f"not used: {plural(len(unused), 'tensor')} of {path} ({_some(unused)})")
     return notes

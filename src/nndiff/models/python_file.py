@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -17,7 +18,8 @@ import torch
 
 from nndiff.errors import ModelError, UsageError
 from nndiff.models.spec import ModelSpec, Wishes
-from nndiff.models.user_code import user_code
+from nndiff.models.user_code import place_of, required, user_code
+from nndiff.recording.losses import takes_output_alone
 
 _numbers = count()
 
@@ -26,20 +28,19 @@ def build(name: str, wishes: Wishes) -> ModelSpec:
     """Build the model of `file.py[:factory]` or `package.module[:factory]`."""
     target, _, factory = name.rpartition(":") if ":" in name else (name, "", "")
     module = load(target)
-    file = getattr(module, "__file__", None)
     variants = getattr(module, "variants", {})
     if not isinstance(variants, Mapping):
         raise ModelError(f"{target}: `variants` is a {type(variants).__name__}, not a dict of named modes")
     made = _variant(target, variants, wishes.variant) or _attribute(module, target, factory or "model")
-    model = _make(made, f"{target}:{factory or 'model'}", file)
+    model = _make(made, f"{target}:{factory or 'model'}")
     loss = getattr(module, "loss", None)
     if loss is not None and not callable(loss):
         raise ModelError(f"{target}: `loss` is not a function")
     return ModelSpec(
         model=model,
         label=name + (f"@{wishes.variant}" if wishes.variant else ""),
-        inputs=_inputs(module, file, wishes),
-        loss=_guarded(loss, file),
+        inputs=_inputs(module, wishes),
+        loss=_guarded(loss),
         variants=variants,
     )
 
@@ -54,7 +55,21 @@ def load(target: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     with user_code(f"importing {target}"):
-        return importlib.import_module(target)
+        try:
+            return importlib.import_module(target)
+        except ModuleNotFoundError as error:
+            missing = error.name or target
+            if f"{target}.".startswith(f"{missing}."):  # the module itself, not one that it imports
+                raise ModelError(f"{target}: {_not_found(missing)}") from error
+            raise
+
+
+def _not_found(module: str) -> str:
+    package, _, name = module.rpartition(".")
+    paths = getattr(sys.modules.get(package), "__path__", ()) if package else (os.getcwd(),)
+    near = get_close_matches(name, [each.name for each in pkgutil.iter_modules(paths)], 1)
+    meant = f" (did you mean {package}{'.' if package else ''}{near[0]}?)" if near else ""
+    return f"there is no Python module {module!r}{meant}; a model is file.py[:factory] or package.module[:factory]"
 
 
 def _load_file(path: str) -> ModuleType:
@@ -71,7 +86,7 @@ def _load_file(path: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python file.py` would: its neighbours can be imported
     sys.modules[spec.name] = module
-    with user_code(f"importing {path}", path):
+    with user_code(f"importing {path}"):
         spec.loader.exec_module(module)
     return module
 
@@ -100,17 +115,23 @@ def _variant(target: str, variants: Mapping[str, Any], name: str | None) -> Any:
     return variants[name]
 
 
-def _make(maker: Any, what: str, file: str | None) -> torch.nn.Module:
+def _make(maker: Any, what: str) -> torch.nn.Module:
     made = maker
     if not isinstance(maker, torch.nn.Module) and callable(maker):
-        with user_code(f"{what}()", file):
+        asked = required(maker)
+        if asked:
+            raise ModelError(
+                f"{what}{place_of(maker)} cannot be called without {', '.join(asked)}: give defaults, or name a "
+                "function that needs no arguments"
+            )
+        with user_code(f"{what}()", maker):
             made = maker()
     if not isinstance(made, torch.nn.Module):
         raise ModelError(f"{what} gives a {type(made).__name__}, not a torch.nn.Module")
     return made
 
 
-def _inputs(module: ModuleType, file: str | None, wishes: Wishes) -> Any:
+def _inputs(module: ModuleType, wishes: Wishes) -> Any:
     maker = getattr(module, "inputs", None)
     if maker is None or not callable(maker):
         return maker
@@ -119,19 +140,23 @@ def _inputs(module: ModuleType, file: str | None, wishes: Wishes) -> Any:
     given = {name: value for name, value in asked.items() if name in known and value is not None}
 
     def make() -> Any:
-        with user_code("inputs()", file):
+        missing = [name for name in required(maker) if name not in given]
+        if missing:
+            options = [f"--{name.replace('_', '-')}" for name in missing if name in asked]
+            way = f"give {' and '.join(options)}, or defaults" if len(options) == len(missing) else "give defaults"
+            raise ModelError(f"inputs(){place_of(maker)} cannot be called without {', '.join(missing)}: {way}")
+        with user_code("inputs()", maker):
             return maker(**given)
 
     return make
 
 
-def _guarded(loss: Callable[..., Any] | None, file: str | None) -> Callable[..., Any] | None:
+def _guarded(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:
     if loss is None:
         return None
 
     def guarded(model: Any, inputs: Any, output: Any) -> Any:
-        with user_code("loss()", file):
-            alone = len(inspect.signature(loss).parameters) == 1
-            return loss(output) if alone else loss(model, inputs, output)
+        with user_code("loss()", loss):
+            return loss(output) if takes_output_alone(loss) else loss(model, inputs, output)
 
     return guarded

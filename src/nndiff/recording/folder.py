@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nndiff.errors import SourceError
@@ -19,16 +21,28 @@ def is_recording(folder: Path) -> bool:
         return False
 
 
-def prepare(folder: Path, overwrite: bool) -> None:
-    """Make the folder, or clear the recording in it if that was asked for."""
+def prepare(folder: Path, overwrite: bool) -> list[Path]:
+    """Make the folder, or clear the recording in it if that was asked for; return the folders that are new."""
     if folder.exists() and not folder.is_dir():
         raise SourceError(folder, "is there already and is not a folder; give another path")
     if folder.is_dir() and any(folder.iterdir()):
         _clear(folder, overwrite)
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SourceError(folder, f"cannot be made: {(error.strerror or str(error)).lower()}") from None
+    return made
+
+
+def remove(folder: Path, made: Sequence[Path]) -> None:
+    """Take away the files of a recording and the folders that were made for it; nothing that was there before."""
+    with suppress(OSError):  # what cannot be taken away stays, and so does the folder around it
+        for path in folder.iterdir():
+            if _ours(path):
+                path.unlink()
+        for each in made:
+            each.rmdir()
 
 
 def _clear(folder: Path, overwrite: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nndiff.errors import SourceError
@@ -40,6 +40,17 @@ def rebuild(where: str, spec: Any, tensors: Mapping[int, Any]) -> tuple[list[Any
         raise SourceError(where, "holds no inputs that could be fed again")
     args = [_rebuild(where, each, tensors, 0) for each in spec["args"]]
     return args, {name: _rebuild(where, each, tensors, 0) for name, each in spec["kwargs"].items()}
+
+
+def events_of(spec: Any, depth: int = 0) -> Iterator[int]:
+    """Yield the orders of the events a structure refers to."""
+    if depth > 3 * _DEEPEST or not isinstance(spec, (dict, list)):  # a step inwards is a dict and a list of dicts
+        return
+    for key, each in spec.items() if isinstance(spec, dict) else enumerate(spec):
+        if key == "event" and type(each) is int:
+            yield each
+        else:
+            yield from events_of(each, depth + 1)
 
 
 def _rebuild(where: str, node: Any, tensors: Mapping[int, Any], depth: int) -> Any:

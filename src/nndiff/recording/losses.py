@@ -31,13 +31,16 @@ def loss_of(
 
 
 def _call(loss: Callable[..., Any], model: torch.nn.Module, inputs: Inputs, output: Any) -> Any:
-    """Call `loss(model, inputs, output)`, or `loss(output)` where it takes one argument."""
+    return loss(output) if takes_output_alone(loss) else loss(model, inputs.data, output)
+
+
+def takes_output_alone(loss: Callable[..., Any]) -> bool:
+    """Tell whether a loss is `loss(output)`, not `loss(model, inputs, output)`: it needs one argument."""
     try:
         asked = [each for each in inspect.signature(loss).parameters.values() if each.default is each.empty]
-        alone = len([each for each in asked if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]) == 1
     except (TypeError, ValueError):
-        alone = False
-    return loss(output) if alone else loss(model, inputs.data, output)
+        return False
+    return len([each for each in asked if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]) == 1
 
 
 def _scalar(value: Any, what: str) -> torch.Tensor:

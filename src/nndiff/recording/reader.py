@@ -20,12 +20,13 @@ from nndiff.names import printable
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.recording.folder import is_recording
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
-from nndiff.recording.inputs import rebuild
+from nndiff.recording.inputs import events_of, rebuild
 from nndiff.recording.keep import sketch_positions
 from nndiff.recording.shards import entry, stored_as
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
 from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef
+from nndiff.words import plural
 
 _MANIFEST_LIMIT = 64 << 20
 _MOST_EVENTS = 5_000_000
@@ -65,7 +66,14 @@ class Recording:
     def inputs(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments and keyword arguments the model was called with, tensors as TensorRef."""
         refs = {ref.meta["order"]: ref for ref in self.source().tensors.values() if ref.meta["slot"] == "model_input"}
-        return rebuild(self.path, self.meta.get("inputs"), refs)
+        spec = self.meta.get("inputs")
+        if not self.complete and (spec is None or not refs.keys() >= set(events_of(spec))):
+            raise SourceError(
+                self.path,
+                "is incomplete: the run was cut off before its inputs were on disk, so they cannot be fed again; "
+                "record it again",
+            )
+        return rebuild(self.path, spec, refs)
 
     def source(self) -> Source:
         """Return the tensors as a source: named, lazy, in order of execution, each with what is known of its site."""
@@ -154,9 +162,10 @@ def _lines(window: Window) -> Iterator[bytes]:
 
 def _notes(complete: bool, torn: bool, count: int, claimed: Any) -> Iterator[str]:
     if not complete:
-        yield f"incomplete: the run was cut off, {count} events are readable"
+        yield f"incomplete: the run was cut off, {plural(count, 'event')} can be read"
     elif torn or (isinstance(claimed, int) and claimed != count):
-        yield f"damaged: {count} of {claimed} events are readable"
+        said = plural(claimed, "event") if type(claimed) is int else "its events"
+        yield f"damaged: {count:,} of {said} can be read"
     if torn:
         yield "the last line of the events was torn off and is left out"
 

@@ -6,23 +6,28 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 import torch
 
-from nndiff.errors import ModelError, UsageError
+from nndiff.errors import ModelError, SourceError, UsageError
 from nndiff.recording import describe
 from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
+from nndiff.recording.events import ROOT
+from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
 from nndiff.recording.reader import Recording, open_recording
 from nndiff.recording.run import Facts, Wanted, run_once
 from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
+from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
+from nndiff.words import counted, plural
 
 _MANY = 1000
 
@@ -82,10 +87,41 @@ def record(
         plan = make_plan(model, setting.selection, backward)
         seed_everything(seed)
         made = as_inputs(inputs)
-        meta = _meta(model, setting, plan, label)
-        with Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes) as writer:
+        meta = _meta(model, setting, plan, label) | {"inputs": _inputs_to_come(made)}
+        with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
             _run_all(model, made, writer, plan, setting, state)
     return open_recording(path)
+
+
+@contextlib.contextmanager
+def _worth_keeping(writer: Writer) -> Iterator[Writer]:
+    """Finish the recording; one that fails is kept, and says so, if a layer was heard, else nothing of it is left."""
+    try:
+        with writer:
+            yield writer
+    except BaseException as error:
+        if not _heard(writer):
+            writer.discard()
+        elif not isinstance(error, SourceError):  # a full disk has said it
+            said = f"what ran before is in {writer.path}; --overwrite (overwrite=True) replaces it"
+            vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), said]  # add_note, before Python 3.11 too
+        raise
+
+
+def _heard(writer: Writer) -> bool:
+    try:
+        return bool(open_recording(writer.path).calls)
+    except SourceError:
+        return False
+
+
+def _inputs_to_come(inputs: Inputs) -> dict[str, Any]:
+    """Return the structure of the inputs before they are recorded: they come first, so their orders are known.
+
+    A run that is cut off never writes its last manifest, and its inputs could not be fed again.
+    """
+    orders = count()
+    return describe_inputs(inputs.args, inputs.kwargs, lambda path, tensor: next(orders), is_tensor)
 
 
 def _several(patterns: str | Sequence[str]) -> tuple[str, ...]:
@@ -157,8 +193,8 @@ def _repeat(
     }
     if names:
         facts.warnings.append(
-            f"the model does not agree with itself: {len(names)} of {len(writer.digests)} sites differ between "
-            f"{setting.repeat} runs with one seed, {names[0]} first; a comparison cannot be exact"
+            f"the model does not agree with itself: of {plural(len(writer.digests), 'site')} {len(names):,} differ "
+            f"between {setting.repeat} runs with one seed, {names[0]} first; a comparison cannot be exact"
         )
 
 
@@ -174,8 +210,9 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
     warnings = list(plan.notes)
     if dropping:
         warnings.append(
-            f"train mode with dropout at work in {len(dropping)} modules ({dropping[0]} first): a comparison means "
-            "little unless both sides draw the same numbers; record with dropout='off' (--dropout off) or in eval mode"
+            f"train mode with dropout at work in {counted([name or ROOT for name in dropping], 'module')}: a "
+            "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
+            "off) or in eval mode"
         )
     return {
         "label": _relocatable(label) or type(model).__name__,

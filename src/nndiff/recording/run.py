@@ -18,6 +18,7 @@ from nndiff.recording.losses import loss_of
 from nndiff.recording.plan import Plan
 from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import is_tensor
+from nndiff.words import counted
 
 _MANY = 1000  # names kept of a list that may be long
 
@@ -113,7 +114,7 @@ def _after(recorder: Recorder, model: torch.nn.Module, fed: Inputs, wanted: Want
     changed = state.changed_parameters()
     if changed:
         facts.meta["changed_parameters"] = changed[:_MANY]
-        facts.warnings.append(f"the run wrote to {len(changed)} parameters, {changed[0]} first")
+        facts.warnings.append(f"the run wrote to {counted(changed, 'parameter')}")
 
 
 def _input_gradient(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:

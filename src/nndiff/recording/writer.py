@@ -40,7 +40,8 @@ class Writer:
     """Make a recording from any program: a context manager that takes arrays in the order they arise.
 
     Leave the `with` block normally and the recording is complete; leave it by an exception, a kill or a
-    full disk and it stays readable up to the last finished shard, and says that it is incomplete.
+    full disk and it stays readable up to the last finished shard, and says that it is incomplete. Where
+    nothing was added before an exception, nothing is left behind.
     """
 
     def __init__(
@@ -71,10 +72,15 @@ class Writer:
         self._stored: dict[str, tuple[str, str]] = {}  # digest -> shard and key
         self._lock = RLock()
         self._open = True
-        folders.prepare(self.path, overwrite)
-        with self._disk():
-            self._write_manifest(complete=False)
-            (self.path / EVENTS).touch()
+        self._flushed = False
+        self._made = folders.prepare(self.path, overwrite)
+        try:
+            with self._disk():
+                self._write_manifest(complete=False)
+                (self.path / EVENTS).touch()
+        except SourceError:
+            self.discard()
+            raise
 
     def add(
         self,
@@ -203,6 +209,14 @@ class Writer:
                 self._flush()
             except OSError:
                 self._drop()
+        if not self.events:
+            self.discard()
+
+    def discard(self) -> None:
+        """Stop and take everything away, the folder too if it is new."""
+        with self._lock:
+            self._drop()
+            folders.remove(self.path, self._made)
 
     def _drop(self) -> None:
         self._open = False
@@ -279,6 +293,7 @@ class Writer:
             file.write(self._waiting)
             file.flush()
             os.fsync(file.fileno())
+        self._flushed = True
         self._waiting = bytearray()
         self._held = 0
 
@@ -298,9 +313,8 @@ class Writer:
             self._drop()
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             trouble = "the disk is full" if full else (error.strerror or str(error)).lower()
-            raise SourceError(
-                self.path, f"cannot be written: {trouble}; what was finished before can be read"
-            ) from None
+            kept = "; what was finished before can be read" if self._flushed else ""
+            raise SourceError(self.path, f"cannot be written: {trouble}{kept}") from None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ _SECRET = bytes.fromhex(
 
 
 def _key(place: int) -> NDArray[np.uint64]:
-    return np.frombuffer(_SECRET, np.uint8)[place : place + _STRIPE].copy().view("<u8").astype(np.uint64)
+    key: NDArray[np.uint64] = np.frombuffer(_SECRET[place : place + _STRIPE], "<u8").astype(np.uint64)
+    return key
 
 
 _LAST = len(_SECRET) - _STRIPE

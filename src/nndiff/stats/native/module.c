@@ -7,16 +7,29 @@
 #include "results.h"
 #include "side_python.h"
 
+#ifdef HAVE_X86
+#include <cpuid.h>
+#endif
+
 static const Kernels *LEVELS[4];
 static int level_count;
 static const Kernels *current;
+
+#ifdef HAVE_X86
+/* Not every compiler knows this one by name. */
+static int has_f16c(void)
+{
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+}
+#endif
 
 static void find_levels(void)
 {
     LEVELS[level_count++] = &KERNELS_BASELINE;
 #ifdef HAVE_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         LEVELS[level_count++] = &KERNELS_AVX2;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))

@@ -29,7 +29,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
+bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py $(RECORD)
 
 clean:
@@ -44,6 +44,11 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/nndiff/stats/na
 	@touch $(STAMP)
 
 PIP = -m pip install -q --disable-pip-version-check
+
+# What the benchmarks measure against, beside what is there already.
+$(VENV)/.bench: $(STAMP)
+	@$(BIN)/python $(PIP) -c constraints.txt -e '.[bench]'
+	@touch $@
 
 .venv-nemo/.ready: constraints-nemo.txt
 	@test -x .venv-nemo/bin/python || $(PYTHON) -m venv .venv-nemo

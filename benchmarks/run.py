@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import math
 import os
 import platform
 import sys
@@ -23,6 +24,8 @@ def cells(row: Row) -> tuple[str, ...]:
     met = {None: "", True: "met", False: "MISSED"}[row.met]
     kind = "faster" if row.is_speedup else "of it"
     cpu = f"{row.cpu_ratio:.2f}x" if row.cpu_ratio else ""
+    if math.isnan(row.ours):  # could not be run: the first cell says why
+        return (row.what, "", row.against, "", "", "", row.target, "")
     ratio = f"{row.ratio:.2f}x {kind}"
     return (row.what, f"{row.ours:.4f}", row.against, f"{row.theirs:.4f}", ratio, cpu, row.target, met)
 

@@ -49,6 +49,13 @@ class Took(float):
     cpu: float = 0.0
 
 
+def took(wall: float, cpu: float) -> Took:
+    """Return seconds that know the processor seconds."""
+    made = Took(wall)
+    made.cpu = cpu
+    return made
+
+
 def cpu_seconds() -> float:
     """Return the processor time of this process and of those it has waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -64,7 +71,4 @@ def best(*ways: Callable[[], object], rounds: int = 7) -> list[Took]:
             way()
             walls[number] = min(walls[number], time.perf_counter() - start)
             cpus[number] = min(cpus[number], cpu_seconds() - used)
-    times = [Took(wall) for wall in walls]
-    for took, cpu in zip(times, cpus, strict=True):
-        took.cpu = cpu
-    return times
+    return [took(wall, cpu) for wall, cpu in zip(walls, cpus, strict=True)]

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from nndiff.dtypes import DTYPES
 from nndiff.errors import UsageError
-from nndiff.names import looks_trainable, matches, natural_key, parse_groups, printable, selected
+from nndiff.names import (
+    counted,
+    listed,
+    looks_trainable,
+    matches,
+    natural_key,
+    parse_groups,
+    plural,
+    printable,
+    selected,
+)
 
 
 def test_layer_nine_comes_before_layer_ten():
@@ -69,3 +79,17 @@ def test_buffers_do_not_look_trainable():
     assert looks_trainable("a.weight", DTYPES["bfloat16"])
     assert not looks_trainable("bn.running_mean", DTYPES["float32"])
     assert not looks_trainable("ids", DTYPES["int64"])
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 tensors"), (1, "1 tensor"), (2, "2 tensors"), (1234, "1,234 tensors")]
+)
+def test_words_agree_with_their_number(number, said):
+    assert plural(number, "tensor") == said
+
+
+def test_counted_and_listed():
+    assert counted(["fc"], "module") == "1 module (fc)"
+    assert counted(["fc", "act"], "module") == "2 modules (fc first)"
+    assert listed(list("abc")) == "a, b, c"
+    assert listed(list("abcdef")) == "a, b, c, d, e, ..."

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nndiff
 from nndiff.errors import ModelError, UsageError
+from nndiff.recording.folder import LEFT
 from nndiff.sources import Source, open_source
 
 
@@ -55,7 +56,8 @@ def _reason(stderr: str, status: int) -> str:
     """Return what the other process said last in its own words."""
     ours = [line for line in stderr.splitlines() if line.startswith("nndiff: ")]
     if ours:
-        return ours[-1].removeprefix("nndiff: ")
+        # what it left is in a folder that goes, or that is overwritten the next time
+        return ours[-1].removeprefix("nndiff: ").partition(f"; {LEFT} ")[0]
     lines = [line for line in stderr.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "it said nothing"
     return f"its process ended with status {status}: {last}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import traceback
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from nndiff.errors import ModelError, UsageError
-from nndiff.names import printable
+from nndiff.errors import ModelError
+from nndiff.names import counted, plural, printable
 
 if TYPE_CHECKING:
     from nndiff.models import ModelSpec
@@ -158,30 +159,34 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
 
 
 def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
+    from nndiff.reports.wording import size
+
     meta: Any = recording.meta
-    size = sum(entry.stat().st_size for entry in os.scandir(recording.path))
+    bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path))
     passes = "forward and backward" if meta["backward"] else "forward"
-    slots = [event.site.slot for event in recording.tensors]
     lines = [
-        f"{recording.path}: {spec.label}, {meta['model']['parameters']:,} parameters, {meta['mode']} mode, "
+        f"{recording.path}: {spec.label}, {plural(meta['model']['parameters'], 'parameter')}, {meta['mode']} mode, "
         f"seed {meta['seed']}",
-        f"  {passes}: {len(recording.calls):,} calls, {len(slots):,} tensors "
-        f"({slots.count('output'):,} outputs, {slots.count('grad_output'):,} gradients at outputs, "
-        f"{slots.count('param_grad'):,} of parameters), {_bytes(size)} on disk",
+        f"  {passes}: {plural(len(recording.calls), 'call')}, {plural(len(recording.tensors), 'tensor')} "
+        f"({_slots(recording)}), {size(bytes_on_disk)} on disk",
     ]
     agreement = meta.get("self_agreement")
     if agreement and agreement["agrees"]:
-        lines.append(f"  {agreement['runs']} runs with one seed agree at all {agreement['sites']:,} sites")
+        lines.append(f"  {agreement['runs']} runs with one seed agree at all {plural(agreement['sites'], 'site')}")
+    if meta.get("never_called"):
+        lines.append(f"  never called: {counted(meta['never_called'], 'module')}")
     lines += [f"  note: {note}" for note in (*spec.notes, *recording.notes)]
     return lines + [f"  warning: {warning}" for warning in recording.warnings]
 
 
-def _bytes(size: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1000
-    raise UsageError("unreachable")
+def _slots(recording: Recording) -> str:
+    """Return how many outputs and gradients there are."""
+    found = Counter(event.site.slot for event in recording.tensors)
+    said = [plural(found["output"], "output")]
+    for slot, where in (("grad_output", "at outputs"), ("param_grad", "of parameters")):
+        if found[slot]:
+            said.append(f"{plural(found[slot], 'gradient')} {where}")
+    return ", ".join(said)
 
 
 def _positive(text: str) -> int:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nndiff.commands.options import path
 from nndiff.commands.progress import ProgressBar
-from nndiff.names import natural_key, printable, selected
+from nndiff.names import natural_key, plural, printable, selected
 from nndiff.reports.output import print_text
 from nndiff.reports.sink import for_stdout
-from nndiff.reports.wording import plural
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
+
+if TYPE_CHECKING:
+    from nndiff.recording import Recording
 
 _FREELY_READ = 1 << 30  # bytes whose statistics are computed without being asked for
 
@@ -25,6 +29,7 @@ examples:
   nndiff show last.ckpt::optimizer_states                another part of it
   nndiff show model/ --include 'encoder.*' --stats
   nndiff show model.nemo --json > inside.json
+  nndiff show run.nnrec                                  which model ran how, what every layer did
 
 Foreign classes in a pickle are named and never loaded; nothing in the file is run.
 """
@@ -53,21 +58,54 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
     parser.set_defaults(run=run)
 
 
+@dataclass(frozen=True)
+class _Numbers:
+    """Hold the statistics of one tensor."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+    nonfinite: int
+
+
+_Table = list[_Numbers | None] | None
+
+
 def run(args: argparse.Namespace) -> int:
     """Show the source; return 0, or 2 where it holds no tensor."""
+    recording = _recording(args.source)
     source = open_source(args.source)
     names = [name for name in source.tensors if selected(name, args.include, args.exclude)]
-    tensors = [source.tensors[name] for name in sorted(names, key=natural_key)]
-    wanted = args.stats if args.stats is not None else sum(each.nbytes for each in tensors) <= _FREELY_READ
-    numbers = _statistics(tensors, args.quiet) if wanted and not (args.quiet and not args.json) else None
+    if recording is None:
+        names.sort(key=natural_key)  # a recording is in order of execution, which tells more
+    tensors = [source.tensors[name] for name in names]
+    small = recording is not None or sum(each.nbytes for each in tensors) <= _FREELY_READ
+    wanted = args.stats if args.stats is not None else small
+    needed = wanted and not (args.quiet and not args.json)
+    numbers: _Table = (_measured(tensors, args.quiet) if recording is None else _recorded(tensors)) if needed else None
     if args.json:
-        _print_json(source, tensors, numbers)
+        _print_json(source, recording, tensors, numbers)
     else:
-        _print_text(source, tensors, numbers, args.quiet, wanted)
+        lines = [*(_summary(source) if recording is None else _about(recording)), *_shown(source, tensors)]
+        _print_text(lines, tensors, numbers, args.quiet, wanted)
     return 0 if tensors else 2
 
 
-def _statistics(tensors: Sequence[TensorRef], quiet: bool) -> list[Metrics | None]:
+def _recording(path: str) -> Recording | None:
+    from nndiff.recording.folder import is_recording
+    from nndiff.recording.reader import open_recording
+
+    return open_recording(path) if is_recording(Path(path)) else None
+
+
+def _recorded(tensors: Sequence[TensorRef]) -> list[_Numbers | None]:
+    """Return the statistics that were taken when the tensors were."""
+    held = [each.meta.get("stats") for each in tensors]
+    return [_Numbers(each.mean, each.std, each.min, each.max, each.nonfinite) if each else None for each in held]
+
+
+def _measured(tensors: Sequence[TensorRef], quiet: bool) -> list[_Numbers | None]:
     """Return the statistics of each tensor: its numbers against itself."""
     jobs = [Job(each, each, 0.0, 0.0) for each in tensors if not each.missing]
     total, done = sum(each.count for each in tensors), 0
@@ -79,10 +117,14 @@ def _statistics(tensors: Sequence[TensorRef], quiet: bool) -> list[Metrics | Non
             bar(done, total)
 
         measured = get_engine().measure(jobs, step)
-        return [None if each.missing else next(measured) for each in tensors]
+        return [None if each.missing else _of(next(measured)) for each in tensors]
 
 
-def _print_json(source: Source, tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None) -> None:
+def _of(metrics: Metrics) -> _Numbers:
+    return _Numbers(metrics.ref_mean, metrics.ref_std, metrics.ref_min, metrics.ref_max, metrics.nonfinite_ref)
+
+
+def _print_json(source: Source, recording: Recording | None, tensors: Sequence[TensorRef], numbers: _Table) -> None:
     import json
 
     side = source.side()
@@ -99,27 +141,28 @@ def _print_json(source: Source, tensors: Sequence[TensorRef], numbers: list[Metr
         "elements": side.elements,
         "trainable": side.trainable,
         "bytes": side.nbytes,
+        **({"complete": recording.complete, "calls": len(recording.calls)} if recording else {}),
         "tensors": [_entry(each, numbers[index] if numbers else None) for index, each in enumerate(tensors)],
     }
     print_text(json.dumps(document, indent=1, allow_nan=False) + "\n", for_people=False)
 
 
-def _entry(tensor: TensorRef, metrics: Metrics | None) -> dict[str, Any]:
+def _entry(tensor: TensorRef, numbers: _Numbers | None) -> dict[str, Any]:
     from nndiff.result_json import plain
 
     entry: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype.name}
     if tensor.missing:
         entry["missing"] = tensor.missing
-    if metrics:
-        entry["nonfinite"] = metrics.nonfinite_ref
-        entry.update({name: plain(getattr(metrics, f"ref_{name}")) for name in ("mean", "std", "min", "max")})
+    if "slot" in tensor.meta:
+        entry |= {name: tensor.meta[name] for name in ("order", "module", "call", "slot", "keep", "digest")}
+    if numbers:
+        entry["nonfinite"] = numbers.nonfinite
+        entry |= {name: plain(getattr(numbers, name)) for name, _ in _STATISTICS}
     return entry
 
 
-def _print_text(
-    source: Source, tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None, quiet: bool, wanted: bool
-) -> None:
-    text = "".join(f"{line}\n" for line in _summary(source, tensors))
+def _print_text(lines: Sequence[str], tensors: Sequence[TensorRef], numbers: _Table, quiet: bool, wanted: bool) -> None:
+    text = "".join(f"{line}\n" for line in lines)
     if not quiet:
         text += "\n" + _table(tensors, numbers)
     if not (quiet or wanted) and tensors:
@@ -127,12 +170,13 @@ def _print_text(
     print_text(text)
 
 
-def _summary(source: Source, tensors: Sequence[TensorRef]) -> Iterator[str]:
+def _summary(source: Source) -> Iterator[str]:
     side = source.side()
     yield f"{printable(source.label)}: {source.kind}, {plural(len(source.tensors), 'tensor')}"
-    yield f"  parameters  {side.elements:,} in all, {side.trainable:,} look trainable; {plural(side.nbytes, 'byte')}"
-    if len(tensors) != len(source.tensors):
-        yield f"  shown       {len(tensors):,} of {len(source.tensors):,}, by --include/--exclude"
+    what = f"parameters  {side.elements:,} in all, {side.trainable:,} look trainable"
+    if any("slot" in each.meta for each in source.tensors.values()):  # of a run: activations are no parameters
+        what = f"elements    {side.elements:,} in all"
+    yield f"  {what}; {plural(side.nbytes, 'byte')}"
     if source.part:
         yield f"  taken from  {printable(source.part)}"
     for key, value in source.meta.items():
@@ -145,7 +189,19 @@ def _summary(source: Source, tensors: Sequence[TensorRef]) -> Iterator[str]:
     yield from (f"  note: {printable(note, 1000)}" for note in source.notes)
 
 
-def _table(tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None) -> str:
+def _about(recording: Recording) -> Iterator[str]:
+    from nndiff.commands.show_recording import summary
+
+    return summary(recording)
+
+
+def _shown(source: Source, tensors: Sequence[TensorRef]) -> list[str]:
+    if len(tensors) == len(source.tensors):
+        return []
+    return [f"  shown: {len(tensors):,} of {plural(len(source.tensors), 'tensor')}, by --include/--exclude"]
+
+
+def _table(tensors: Sequence[TensorRef], numbers: _Table) -> str:
     from nndiff.reports.grid import ALWAYS, Cell, Column, lines
     from nndiff.reports.terminal_sections import plain_console, printed
 
@@ -157,10 +213,9 @@ def _table(tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None) -
     rows = []
     for index, tensor in enumerate(tensors):
         row = [Cell(printable(tensor.name)), Cell(str(list(tensor.shape))), Cell(tensor.dtype.name)]
-        metrics = numbers[index] if numbers else None
-        row += [Cell(text) for text in _numbers(metrics)] if numbers else []
-        bad = f"{metrics.nonfinite_ref:,} not finite" if metrics and metrics.nonfinite_ref else ""
-        rows.append([*row, Cell(tensor.missing or bad, "red")])
+        found = numbers[index] if numbers else None
+        row += [Cell(text) for text in _numbers(found)] if numbers else []
+        rows.append([*row, Cell(*_remark(tensor, found))])
     for line in lines(columns, rows, sink.width) if rows else ():
         console.print(line, soft_wrap=True)
     return printed(console)
@@ -169,8 +224,16 @@ def _table(tensors: Sequence[TensorRef], numbers: list[Metrics | None] | None) -
 _STATISTICS = (("mean", 60), ("std", 70), ("min", 40), ("max", 50))
 
 
-def _numbers(metrics: Metrics | None) -> list[str]:
-    if metrics is None:
+def _remark(tensor: TensorRef, numbers: _Numbers | None) -> tuple[str, str]:
+    """Return what is unusual about a tensor, and its colour: elements that are not there, or are no numbers."""
+    if numbers and numbers.nonfinite:
+        return f"{numbers.nonfinite:,} not finite", "red"
+    kept = tensor.meta.get("keep")
+    return (f"{kept} kept", "") if tensor.missing and kept else (tensor.missing or "", "red")
+
+
+def _numbers(numbers: _Numbers | None) -> list[str]:
+    if numbers is None:
         return [""] * len(_STATISTICS)
     # a zero has no sign here: the least and the largest of zeros are whichever came first
-    return [f"{getattr(metrics, f'ref_{name}') + 0.0:.4g}" for name, _ in _STATISTICS]
+    return [f"{getattr(numbers, name) + 0.0:.4g}" for name, _ in _STATISTICS]

@@ -11,6 +11,8 @@ from nndiff.errors import SourceError
 from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD
 from nndiff.recording.shards import PART_SUFFIX
 
+LEFT = "what ran before is in"  # how the note about a run that failed midway begins
+
 
 def is_recording(folder: Path) -> bool:
     """Tell whether a folder holds a recording, finished or not."""

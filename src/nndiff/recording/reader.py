@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
-from nndiff.names import printable
+from nndiff.names import plural, printable
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.recording.folder import is_recording
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
@@ -26,7 +26,6 @@ from nndiff.recording.shards import entry, stored_as
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
 from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef
-from nndiff.words import plural
 
 _MANIFEST_LIMIT = 64 << 20
 _MOST_EVENTS = 5_000_000

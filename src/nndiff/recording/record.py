@@ -12,12 +12,14 @@ from typing import Any, Literal
 import torch
 
 from nndiff.errors import ModelError, SourceError, UsageError
+from nndiff.names import counted, plural
 from nndiff.recording import describe
 from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.events import ROOT
+from nndiff.recording.folder import LEFT
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
@@ -27,7 +29,6 @@ from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
-from nndiff.words import counted, plural
 
 _MANY = 1000
 
@@ -103,7 +104,7 @@ def _worth_keeping(writer: Writer) -> Iterator[Writer]:
         if not _heard(writer):
             writer.discard()
         elif not isinstance(error, SourceError):  # a full disk has said it
-            said = f"what ran before is in {writer.path}; --overwrite (overwrite=True) replaces it"
+            said = f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
             vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), said]  # add_note, before Python 3.11 too
         raise
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nndiff.names import counted
 from nndiff.recording.call import Inputs
 from nndiff.recording.determinism import RandomState, seed_everything
 from nndiff.recording.events import Site, TensorEvent
@@ -18,7 +19,6 @@ from nndiff.recording.losses import loss_of
 from nndiff.recording.plan import Plan
 from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import is_tensor
-from nndiff.words import counted
 
 _MANY = 1000  # names kept of a list that may be long
 

@@ -1,4 +1,4 @@
-"""One tensor alone: the functions in C against hashlib and NumPy."""
+"""One tensor alone: the functions in C against NumPy, and both against the hash of its own library."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -16,11 +17,21 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.recording import measure as measuring
 from nndiff.recording.events import Stats
-from nndiff.recording.measure import PART, Measured, Raw, head, measure
+from nndiff.recording.hashes import PART, part_hashes
+from nndiff.recording.measure import Measured, Raw, head, measure
 
 _native = pytest.importorskip("nndiff.stats._native")
 
-SIZES = (0, 1, 55, 56, 63, 64, 65, 8191, 8192, 8193, PART - 1, PART, PART + 1, 2 * PART, 2 * PART + 64, 5 * PART + 7)
+SIZES = (
+    *(0, 1, 240, 241, 255, 256, 257, 319, 320, 1023, 1024, 1025, 1088, 2048, 8191, 8192, 8193),
+    *(PART - 1, PART, PART + 1, 2 * PART, 2 * PART + 64, 5 * PART + 7, 17 * PART + 1024),
+)
+
+
+def documented(data: NDArray[np.uint8]) -> bytes:
+    """Return the hashes of the parts as docs/recording-format.md has them."""
+    parts = (data[start : start + PART].tobytes().ljust(256, b"\0") for start in range(0, data.size, PART))
+    return b"".join(xxhash.xxh3_128_intdigest(part).to_bytes(16, "little") for part in parts)
 
 
 def drawn(dtype: DType, count: int, seed: int = 0) -> Raw:
@@ -68,17 +79,27 @@ def both_ways(raw: Raw) -> Measured:
     return ours
 
 
+@pytest.mark.parametrize("level", _native.levels())
 @pytest.mark.parametrize("size", SIZES)
-def test_digests_of_every_length_are_those_of_hashlib(size: int) -> None:
+def test_hashes_of_every_length_are_those_of_the_library(size: int, level: str) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
-    parts = b"".join(hashlib.sha256(data[start : start + PART]).digest() for start in range(0, size, PART))
-    expected = hashlib.sha256(head("uint8", (size,)) + parts).hexdigest()
-    assert measure(Raw(data, DTYPES["uint8"], (size,))).digest == expected
-    for threads in (1, 2, 100):
-        leaves, check, moments = _native.measure(data, -1, threads)
-        assert leaves in (None, parts)
-        assert moments is None
-        assert check == _native.checksum(data.ctypes.data if size else 0, size, threads)
+    expected, before = documented(data), _native.level()
+    _native.use(level)
+    try:
+        for threads in (1, 2, 100):
+            assert _native.measure(data, -1, threads) == (expected, None)
+            assert _native.hashes(data.ctypes.data if size else 0, size, threads) == expected
+    finally:
+        _native.use(before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_digests_are_the_documented_ones_with_and_without_the_extension(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert part_hashes(data) == documented(data)
+    expected = hashlib.sha256(head("uint8", (size,)) + documented(data)).hexdigest()
+    raw = Raw(data, DTYPES["uint8"], (size,))
+    assert measure(raw).digest == expected == plainly(raw).digest
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -133,31 +154,17 @@ def test_any_bits_agree(data: st.DataObject) -> None:
     both_ways(Raw(flat, dtype, flat.shape))
 
 
-def test_a_machine_without_instructions_for_the_hash_leaves_it_to_hashlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Without:
-        @staticmethod
-        def measure(array: Any, kind: int, threads: int) -> Any:
-            return (None, *_native.measure(array, kind, threads)[1:])
-
-    raw = drawn(DTYPES["float32"], 300_000)
-    expected = plainly(raw)
-    monkeypatch.setattr(measuring, "native", Without)
-    found = measure(raw)
-    assert found.digest == expected.digest
-    agree(found.stats, expected.stats)
-
-
-def test_the_checksum_notices_any_one_bit_and_any_exchange() -> None:
+def test_the_hashes_notice_any_one_bit_and_any_exchange() -> None:
     data = np.random.default_rng(0).integers(0, 256, PART + 100, dtype=np.uint8)
-    before = _native.checksum(data.ctypes.data, data.size, 1)
+    before = _native.hashes(data.ctypes.data, data.size, 1)
     for place in (0, 63, 64, PART - 1, PART, PART + 99):
         for bit in (0, 7):
             data[place] ^= 1 << bit
-            assert _native.checksum(data.ctypes.data, data.size, 1) != before
+            assert _native.hashes(data.ctypes.data, data.size, 1) != before
             data[place] ^= 1 << bit
-    assert _native.checksum(data.ctypes.data, data.size, 2) == before
+    assert _native.hashes(data.ctypes.data, data.size, 2) == before
     data[:128] = np.roll(data[:128], 64)
-    assert _native.checksum(data.ctypes.data, data.size, 1) != before
+    assert _native.hashes(data.ctypes.data, data.size, 1) != before
 
 
 def test_the_same_bytes_are_the_same() -> None:

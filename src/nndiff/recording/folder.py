@@ -65,6 +65,19 @@ def _ours(path: Path) -> bool:
     return path.is_file() and (name in (MANIFEST, EVENTS) or SHARD.match(name) is not None)
 
 
-def dump_manifest(body: dict[str, object]) -> str:
-    """Return the manifest's text: the format first, so that a glance recognises it."""
-    return json.dumps(body, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+def dump_manifest(body: dict[str, object], meta: dict[str, object]) -> str:
+    """Return the manifest's text, a line for each thing: the format first, so that a glance recognises it."""
+    lines = [f" {json.dumps(key)}: {_dumps(value)}" for key, value in body.items()]
+    inner = ",\n".join(f"  {json.dumps(key)}: {_rows(value)}" for key, value in meta.items())
+    return "{\n" + ",\n".join([*lines, f' "meta": {{\n{inner}\n }}']) + "\n}\n"
+
+
+def _rows(value: object) -> str:
+    if not (isinstance(value, list) and value and all(isinstance(each, dict) for each in value)):
+        return _dumps(value)
+    return "[\n" + ",\n".join(f"   {_dumps(each)}" for each in value) + "\n  ]"
+
+
+def _dumps(value: object) -> str:
+    # on one line: with an indent the encoder in Python is used, which is slow for a model of many modules
+    return json.dumps(value, ensure_ascii=True, allow_nan=False)

@@ -14,7 +14,7 @@ from nndiff.errors import SourceError
 from nndiff.recording.events import LINKS, CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
 
 FORMAT = "nndiff.recording"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 EVENTS = "events.jsonl"
 SUFFIX = ".nnrec"

@@ -14,7 +14,7 @@ from nndiff.recording.native import native, threads_for
 from nndiff.recording.torch_tensors import memory_of
 
 _SWEPT = 4
-_CHEAP = 8  # how much less a checksum takes than measuring: only large ones are worth a second thread
+_CHEAP = 4  # how much less a hash takes than measuring: only large ones are worth a second thread
 
 
 @dataclass(frozen=True)
@@ -164,18 +164,18 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _check_of(raw: Raw | None, tensor: torch.Tensor) -> bytes:
-    """Return the checksum that was taken with the digest, if that was of the very memory of the tensor."""
-    if raw is None or not raw.check:
+    """Return the hashes that were taken with the digest, if those were of the very memory of the tensor."""
+    if native is None or raw is None or not raw.hashes:
         return b""
     memory = (raw.flat.__array_interface__["data"][0], raw.flat.nbytes)
-    return raw.check if memory == memory_of(tensor) else b""
+    return raw.hashes if memory == memory_of(tensor) else b""
 
 
 def _checksum(tensor: torch.Tensor) -> bytes:
-    """Return a sum that any stray write would most likely change: a fraction of the price of a digest."""
+    """Return what any stray write would change: the hashes of its memory, or without the extension a sum."""
     memory = memory_of(tensor) if native is not None else None
     if memory is not None:
-        return bytes(native.checksum(*memory, threads_for(memory[1] // _CHEAP)))
+        return bytes(native.hashes(*memory, threads_for(memory[1] // _CHEAP)))
     with torch.no_grad():
         bare = tensor.detach()
         if bare.is_complex():

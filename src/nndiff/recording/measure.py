@@ -1,6 +1,6 @@
 """The digest and the statistics of one tensor: in parts that stay in cache, on every core there is.
 
-In C where the extension was built and the machine has what it takes; the way in NumPy and hashlib does the rest.
+In C where the extension was built; NumPy does the rest.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DType
 from nndiff.recording.events import Stats
+from nndiff.recording.hashes import PART, part_hashes
 from nndiff.recording.native import native, threads_for, workers
 
-PART = 1 << 18  # bytes: the leaves of the digest; part of the format
 _ALONE = 2 * PART  # below this handing work to another thread costs more than it saves
 _PIECE = 8192
 _NAN = float("nan")
@@ -41,7 +41,7 @@ class Raw:
     flat: NDArray[Any]  # of dtype.storage
     dtype: DType
     shape: tuple[int, ...]
-    check: bytes = b""  # the checksum of the elements, where measuring them gave one on the way
+    hashes: bytes = b""  # of its parts, once it was measured
 
     @property
     def bytes(self) -> memoryview:
@@ -60,19 +60,18 @@ class Measured:
 def measure(raw: Raw, with_stats: bool = True) -> Measured:
     """Return digest and statistics of a tensor."""
     wanted = with_stats and raw.dtype.kind != "opaque"
-    leaves, moments = _natively(raw, wanted) if native is not None else (None, None)
-    missing = wanted and moments is None
-    if leaves is None or missing:
-        results = _in_parallel(raw, leaves is None, missing)
-        leaves = b"".join(leaf for leaf, _ in results) if leaves is None else leaves
-        moments = [moment for _, moment in results if moment] if missing else moments
-    digest = hashlib.sha256(head(raw.dtype.name, raw.shape) + leaves).hexdigest()
-    return Measured(digest, _stats(raw.flat.size, moments) if moments is not None else None)
+    raw.hashes, moments = _natively(raw, wanted) if native is not None else (b"", None)
+    if not raw.hashes or (wanted and moments is None):
+        shares = _in_parallel(raw, wanted)
+        raw.hashes = b"".join(hashes for hashes, _ in shares)
+        moments = [moment for _, found in shares for moment in found]
+    digest = hashlib.sha256(head(raw.dtype.name, raw.shape) + raw.hashes).hexdigest()
+    return Measured(digest, _stats(raw.flat.size, moments or []) if wanted else None)
 
 
 def head(dtype: str, shape: Sequence[int]) -> bytes:
     """Return what a digest begins with, so that equal bytes of another shape or type are not equal."""
-    return f"nndiff.tensor.1\n{dtype}\n{','.join(map(str, shape))}\n".encode()
+    return f"nndiff.tensor.2\n{dtype}\n{','.join(map(str, shape))}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,44 +87,37 @@ class _Moments:
     high: float
 
 
-def _natively(raw: Raw, with_stats: bool) -> tuple[bytes | None, list[_Moments] | None]:
-    """Return the leaves and the moments as the extension finds them, None for what it cannot tell."""
+def _natively(raw: Raw, with_stats: bool) -> tuple[bytes, list[_Moments] | None]:
+    """Return the hashes and the moments as the extension finds them, None for what it cannot tell."""
     code = _CODES.get(raw.dtype.name, -1) if with_stats else -1
-    leaves, raw.check, moments = native.measure(raw.flat, code, threads_for(raw.flat.nbytes))
-    return leaves, [_Moments(*moments)] if moments is not None else None
+    hashes, moments = native.measure(raw.flat, code, threads_for(raw.flat.nbytes))
+    return hashes, [_Moments(*moments)] if moments is not None else None
 
 
-_Part = tuple[bytes, _Moments | None]
+_Share = tuple[bytes, list[_Moments]]
 
 
-def _in_parallel(raw: Raw, with_leaves: bool, with_stats: bool) -> list[_Part]:
+def _in_parallel(raw: Raw, with_stats: bool) -> list[_Share]:
     size = PART // raw.dtype.itemsize
     starts = range(0, raw.flat.size, size)
 
-    def share(low: int, high: int) -> list[_Part]:
-        parts = (raw.flat[start : start + size] for start in starts[low:high])
-        return [_part(part, raw.dtype, with_leaves, with_stats) for part in parts]
+    def share(low: int, high: int) -> _Share:
+        elements = raw.flat[low * size : high * size]
+        parts = (elements[start : start + size] for start in range(0, elements.size if with_stats else 0, size))
+        with np.errstate(all="ignore"):
+            return part_hashes(elements.view(np.uint8)), [_moments(raw.dtype.decode(part)) for part in parts]
 
     if len(starts) * PART <= _ALONE or workers() < 2:
-        return share(0, len(starts))
+        return [share(0, len(starts))]
     shares = min(workers(), len(starts))
     cut = [len(starts) * number // shares for number in range(shares + 1)]
     waiting = [_pool().submit(share, low, high) for low, high in pairwise(cut[1:])]
-    found = share(0, cut[1])
-    for each in waiting:
-        found.extend(each.result())
-    return found
+    return [share(0, cut[1]), *(each.result() for each in waiting)]
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers(), thread_name_prefix="nndiff-measure")
-
-
-def _part(part: NDArray[Any], dtype: DType, with_leaf: bool, with_stats: bool) -> _Part:
-    leaf = hashlib.sha256(part.view(np.uint8).data).digest() if with_leaf else b""
-    with np.errstate(all="ignore"):
-        return leaf, _moments(dtype.decode(part)) if with_stats else None
 
 
 def _moments(values: NDArray[Any]) -> _Moments:

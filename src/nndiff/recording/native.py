@@ -17,7 +17,7 @@ def _find() -> Any:
         from nndiff.stats import _native
     except ImportError:
         return None
-    return _native if hasattr(_native, "measure") else None  # one built from older sources lacks it
+    return _native if hasattr(_native, "hashes") else None  # one built from older sources lacks it
 
 
 native = _find()  # nndiff.stats._native, or None

@@ -127,6 +127,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise SourceError(path, "the version is not a whole number of one or more")
     if version > VERSION:
         raise SourceError(path, f"is of version {version}, this nndiff reads up to {VERSION}: update nndiff")
+    if version < VERSION:
+        raise SourceError(path, f"is of version {version}, from before the digests were changed: record it again")
     return manifest
 
 

@@ -266,7 +266,7 @@ class Writer:
         body: dict[str, object] = {"format": FORMAT, "version": VERSION, "complete": complete}
         if complete:
             body |= {"events": self.events, "shards": self._store.shards}
-        text = folders.dump_manifest({**body, "meta": plain(self.meta)})
+        text = folders.dump_manifest(body, plain(self.meta))
         write_whole(self.path / MANIFEST, text)
 
     @contextmanager

@@ -27,11 +27,11 @@ class Batch:
 
 def measure(
     array: Buffer, kind: int, threads: int, /
-) -> tuple[bytes | None, bytes, tuple[int, int, float, float, float, float, float] | None]:
-    """Return digests of the parts of one tensor, its checksum, and its moments: finite, other, mean to largest."""
+) -> tuple[bytes, tuple[int, int, float, float, float, float, float] | None]:
+    """Return the hashes of the parts of one tensor and its moments: finite, other, mean to largest."""
 
-def checksum(address: int, size: int, threads: int, /) -> bytes:
-    """Return the checksum of bytes in memory."""
+def hashes(address: int, size: int, threads: int, /) -> bytes:
+    """Return the hashes of the parts of bytes in memory."""
 
 def same(address: int, other: int, size: int, /) -> bool:
     """Tell whether the bytes at two places in memory are the same."""

@@ -221,7 +221,7 @@ static int64_t merge(Batch *b, const Step *step)
         state_merge(&item->state, part);
         seen += part->done;
         if (t + 1 == step->end || b->tasks[t + 1].item != b->tasks[t].item)
-            item->limits = limits_of(&item->state);
+            item->known = survey_of(&item->state);
     }
     return seen;
 }

@@ -28,7 +28,7 @@ static double curve(const Survey *s, double r)
 /* The needed |d| to move a maximum is the least of straight lines in |r|: a concave curve, so the chord
    between two of its points lies below it, and its value at the second point is below all that follows.
    That second point is put where the two lines hold off most. */
-static Limits draw(const Survey *s)
+Limits limits_of(const Survey *s)
 {
     const double less = 1 - 1e-12; /* the rounding of the maxima themselves */
     double mean = s->mean, low = curve(s, 0), best = -1;
@@ -53,27 +53,20 @@ static Limits draw(const Survey *s)
     return out;
 }
 
-Limits limits_of(const State *s)
+Survey survey_of(const State *s)
 {
-    Survey known = {.needed = s->needed, .rel = s->rel, .mean = s->finite ? s->ra / (double)s->finite : 0};
-    memcpy(known.envelope, s->envelope, sizeof known.envelope);
-    return draw(&known);
-}
-
-Limits limits_from(const Kernels *kernels, const float *r, const float *c, size_t n)
-{
-    Survey found;
-    kernels->survey(r, c, n, &found);
-    return draw(&found);
-}
-
-/* Of two valid limits, what holds off more. */
-Limits limits_higher(Limits a, Limits b)
-{
-    Limits out = a.plateau > b.plateau ? a : b;
-    int rel_of_a = a.rel_offset > b.rel_offset || (a.rel_offset == b.rel_offset && a.rel > b.rel);
-    out.rel = rel_of_a ? a.rel : b.rel;
-    out.rel_offset = rel_of_a ? a.rel_offset : b.rel_offset;
-    out.needed = fmax(a.needed, b.needed);
+    Survey out = {.needed = s->needed, .rel = s->rel, .mean = s->finite ? s->ra / (double)s->finite : 0};
+    memcpy(out.envelope, s->envelope, sizeof out.envelope);
     return out;
+}
+
+/* What either of two surveys knows. */
+Survey survey_both(Survey a, const Survey *b)
+{
+    for (int k = 0; k < RTOLS; k++)
+        a.envelope[k] = b->envelope[k] > a.envelope[k] ? b->envelope[k] : a.envelope[k];
+    a.needed = b->needed > a.needed ? b->needed : a.needed;
+    a.rel = b->rel > a.rel ? b->rel : a.rel;
+    a.mean = a.mean > 0 ? a.mean : b->mean;
+    return a;
 }

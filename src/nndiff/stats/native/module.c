@@ -7,16 +7,29 @@
 #include "results.h"
 #include "side_python.h"
 
+#ifdef HAVE_X86
+#include <cpuid.h>
+#endif
+
 static const Kernels *LEVELS[4];
 static int level_count;
 static const Kernels *current;
+
+#ifdef HAVE_X86
+/* Not every compiler knows this one by name. */
+static int has_f16c(void)
+{
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+}
+#endif
 
 static void find_levels(void)
 {
     LEVELS[level_count++] = &KERNELS_BASELINE;
 #ifdef HAVE_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         LEVELS[level_count++] = &KERNELS_AVX2;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
@@ -308,14 +321,14 @@ static PyObject *measure(PyObject *Py_UNUSED(self), PyObject *args)
     return side_measure(current, args);
 }
 
-static PyObject *checksum(PyObject *Py_UNUSED(self), PyObject *args)
+static PyObject *hashes(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    return side_checksum(current, args);
+    return side_hashes(current, args);
 }
 
 static PyMethodDef module_methods[] = {
     {"measure", measure, METH_VARARGS, side_measure_doc},
-    {"checksum", checksum, METH_VARARGS, side_checksum_doc},
+    {"hashes", hashes, METH_VARARGS, side_hashes_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
     {"address", address, METH_VARARGS, address_doc},
     {"know", know, METH_VARARGS, know_doc},

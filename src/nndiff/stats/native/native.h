@@ -12,6 +12,7 @@ enum {
     LANES = 8,       /* doubles in the widest vector */
     PAD = 32,        /* elements a kernel may write behind the end */
     RTOLS = 9,
+    XXH3_LANES = 8,
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,
 };
@@ -128,6 +129,8 @@ typedef struct {
     size_t (*collect)(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
                       uint16_t *out_key);
     size_t (*count_same)(const double *, size_t, double value);
+    /* take stripes of 64 bytes into the lanes of a hash, each with the key 8 bytes further on */
+    void (*stripes)(uint64_t lane[XXH3_LANES], const uint8_t *, size_t stripes, const uint8_t *key);
 } Kernels;
 
 extern const Kernels KERNELS_BASELINE;

@@ -19,7 +19,7 @@ static void histogram_start(Item *item, Histogram *h, int fine)
 void item_prepare(Item *item, int fed)
 {
     item->stage = FIRST;
-    item->limits = (Limits){0};
+    item->known = (Survey){.mean = 0};
     state_start(&item->state);
     item->mode = item->count <= CHUNK         ? KEEP
                  : item->count <= EXACT_LIMIT ? GATHER

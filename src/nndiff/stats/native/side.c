@@ -1,6 +1,8 @@
 /* One tensor alone. Bytes are fetched from memory once: whatever is asked for is done while they are in the L1 cache. */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "side.h"
 
+#include <dlfcn.h>
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
@@ -72,85 +74,27 @@ static void add_stats(const SideJob *job, const uint8_t *p, size_t bytes, SidePa
         add_block(job, p + at, (bytes - at < step ? bytes - at : step) / size, out);
 }
 
-/* --- the checksum ------------------------------------------------------------------------------------ */
+/* --- a part ------------------------------------------------------------------------------------------ */
 
-typedef uint64_t Lanes __attribute__((vector_size(CHECK_SIZE / 2)));
-
-/* The sum of the words and the sum of all sums on the way: any one change shows in the first, an exchange in
-   the second. For writes by mistake; against malice there is the digest. */
-static void add_check(uint64_t *check, const uint8_t *p, size_t bytes)
+static void look_at(const SideJob *job, SidePart *parts, size_t number)
 {
-    Lanes sum, sums, x;
-    memcpy(&sum, check, sizeof sum);
-    memcpy(&sums, check + CHECK_SIZE / 16, sizeof sums);
-    for (; bytes >= sizeof x; bytes -= sizeof x, p += sizeof x) {
-        memcpy(&x, p, sizeof x);
-        sum += x;
-        sums += sum;
+    const size_t step = 8192; /* whole blocks of the hash, whole elements: they fit into the L1 cache */
+    const uint8_t *bytes = job->bytes + number * SIDE_PART;
+    const size_t left = job->size - number * SIDE_PART, size = left < SIDE_PART ? left : SIDE_PART;
+    SidePart *out = &parts[number];
+    uint8_t filled[SIDE_LEAST] = {0};
+    Xxh3 hash;
+    if (size < SIDE_LEAST)
+        memcpy(filled, bytes, size);
+    xxh3_start(&hash, job->kernels, size < SIDE_LEAST ? filled : bytes, size < SIDE_LEAST ? SIDE_LEAST : size);
+    out->moments = (Moments){0, 0, 0, INFINITY, -INFINITY};
+    for (size_t at = 0; at < size; at += step) {
+        size_t end = size - at < step ? size : at + step;
+        xxh3_step(&hash, at, end);
+        if (job->with_stats)
+            add_stats(job, bytes + at, end - at, out);
     }
-    if (bytes) {
-        x = (Lanes){0};
-        memcpy(&x, p, bytes);
-        sum += x;
-        sums += sum;
-    }
-    memcpy(check, &sum, sizeof sum);
-    memcpy(check + CHECK_SIZE / 16, &sums, sizeof sums);
-}
-
-/* --- two parts, which are hashed at a time ------------------------------------------------------------- */
-
-typedef struct {
-    const uint8_t *p;
-    size_t size;
-    Sha256 hash;
-    SidePart *out;
-} Seen;
-
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
-static void hash_step(Seen *two, const size_t bytes[2], size_t at)
-{
-    size_t blocks[2] = {bytes[0] / SHA256_BLOCK, bytes[1] / SHA256_BLOCK}, both = least(blocks[0], blocks[1]);
-    if (both)
-        sha256_two(&two[0].hash, two[0].p + at, &two[1].hash, two[1].p + at, both);
-    for (int i = 0; i < 2; i++)
-        if (blocks[i] > both)
-            sha256_blocks(&two[i].hash, two[i].p + at + both * SHA256_BLOCK, blocks[i] - both);
-}
-
-static void look_at(const SideJob *job, Seen *seen, size_t at, size_t bytes)
-{
-    if (job->want & SIDE_CHECK)
-        add_check(seen->out->check, seen->p + at, bytes);
-    if (job->want & SIDE_STATS)
-        add_stats(job, seen->p + at, bytes, seen->out);
-}
-
-static void look_at_two(const SideJob *job, SidePart *parts, size_t first)
-{
-    const size_t step = 8192; /* whole blocks of the hash, whole elements; both fit into the L1 cache */
-    Seen two[2] = {{0}};
-    for (size_t i = 0; i < 2 && (first + i) * SIDE_PART < job->size; i++) {
-        size_t start = (first + i) * SIDE_PART;
-        two[i] = (Seen){job->bytes + start, least(SIDE_PART, job->size - start), {{0}}, &parts[first + i]};
-        two[i].out->moments = (Moments){0, 0, 0, INFINITY, -INFINITY};
-        sha256_start(&two[i].hash);
-    }
-    for (size_t at = 0; at < two[0].size; at += step) { /* the second is never longer */
-        const size_t second = at < two[1].size ? least(step, two[1].size - at) : 0;
-        const size_t bytes[2] = {least(step, two[0].size - at), second};
-        if (job->want & SIDE_HASH)
-            hash_step(two, bytes, at);
-        for (int i = 0; i < 2; i++)
-            if (bytes[i])
-                look_at(job, &two[i], at, bytes[i]);
-    }
-    for (int i = 0; i < 2; i++)
-        if (two[i].out && job->want & SIDE_HASH) {
-            size_t whole = two[i].size - two[i].size % SHA256_BLOCK;
-            sha256_end(&two[i].hash, two[i].p + whole, two[i].size, two[i].out->digest);
-        }
+    xxh3_end(&hash, out->hash);
 }
 
 /* --- threads ------------------------------------------------------------------------------------------- */
@@ -160,7 +104,7 @@ static void look_at_two(const SideJob *job, SidePart *parts, size_t first)
 typedef struct {
     SideJob job;
     SidePart *parts;
-    size_t pairs;
+    size_t count;
     atomic_size_t next;
     atomic_int users;
     pthread_mutex_t lock;
@@ -179,19 +123,19 @@ static void leave(Crew *crew)
 
 static void work(Crew *crew)
 {
-    size_t pair, did = 0;
+    size_t part, did = 0;
 #ifdef HAVE_X86
     unsigned mode = _mm_getcsr();
     _mm_setcsr(0x1F80); /* the caller may flush subnormals to zero; our numbers must not depend on it */
 #endif
-    for (; (pair = atomic_fetch_add(&crew->next, 1)) < crew->pairs; did++)
-        look_at_two(&crew->job, crew->parts, 2 * pair);
+    for (; (part = atomic_fetch_add(&crew->next, 1)) < crew->count; did++)
+        look_at(&crew->job, crew->parts, part);
 #ifdef HAVE_X86
     _mm_setcsr(mode);
 #endif
     pthread_mutex_lock(&crew->lock);
     crew->done += did;
-    if (crew->done == crew->pairs)
+    if (crew->done == crew->count)
         pthread_cond_signal(&crew->all_done);
     pthread_mutex_unlock(&crew->lock);
 }
@@ -201,6 +145,11 @@ static void *help(void *argument)
     work(argument);
     leave(argument);
     return NULL;
+}
+
+static void work_in_team(void *argument)
+{
+    work(argument);
 }
 
 static void call_helpers(Crew *crew, int count)
@@ -224,27 +173,58 @@ static void call_helpers(Crew *crew, int count)
     pthread_attr_destroy(&detached);
 }
 
+/* --- the team ------------------------------------------------------------------------------------------ */
+
+/* Between two operations torch's own threads spin for a while and wait for the next one: threads of ours would have to
+   share the cores with them. Where torch's OpenMP is there, its team does the work instead. */
+typedef void (*Team)(void (*)(void *), void *, unsigned threads, unsigned flags);
+
+static atomic_int forked; /* a team does not live on in a child process, and would be waited for for ever */
+
+static void in_child(void)
+{
+    atomic_store(&forked, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+static Team find_team(void)
+{
+    static pthread_once_t watched = PTHREAD_ONCE_INIT;
+    pthread_once(&watched, watch_forks);
+    union { void *found; Team team; } of = {atomic_load(&forked) ? NULL : dlsym(RTLD_DEFAULT, "GOMP_parallel")};
+    return of.team;
+}
+
 size_t side_parts(size_t size)
 {
     return size / SIDE_PART + (size % SIDE_PART != 0);
 }
 
-static int work_together(const SideJob *job, SidePart *parts, size_t pairs, int threads)
+static int work_together(const SideJob *job, SidePart *parts, size_t count, int threads)
 {
     Crew *crew = calloc(1, sizeof *crew);
     if (!crew)
         return 0;
     crew->job = *job;
     crew->parts = parts;
-    crew->pairs = pairs;
+    crew->count = count;
     atomic_init(&crew->next, 0);
     atomic_init(&crew->users, 1);
     pthread_mutex_init(&crew->lock, NULL);
     pthread_cond_init(&crew->all_done, NULL);
-    call_helpers(crew, threads - 1);
-    work(crew);
+    Team team = threads > 1 ? find_team() : NULL;
+    if (team) {
+        team(work_in_team, crew, (unsigned)threads, 0);
+    } else {
+        call_helpers(crew, threads - 1);
+        work(crew);
+    }
     pthread_mutex_lock(&crew->lock);
-    while (crew->done < crew->pairs)
+    while (crew->done < crew->count)
         pthread_cond_wait(&crew->all_done, &crew->lock);
     pthread_mutex_unlock(&crew->lock);
     leave(crew);
@@ -253,11 +233,11 @@ static int work_together(const SideJob *job, SidePart *parts, size_t pairs, int 
 
 SidePart *side_look(const SideJob *job, int threads)
 {
-    size_t count = side_parts(job->size), pairs = (count + 1) / 2;
+    size_t count = side_parts(job->size);
     SidePart *parts = calloc(count + 1, sizeof *parts);
     threads = threads < SIDE_THREADS ? threads : SIDE_THREADS;
-    threads = (size_t)threads < pairs ? threads : (int)pairs;
-    if (parts && pairs && !work_together(job, parts, pairs, threads)) {
+    threads = (size_t)threads < count ? threads : (int)count;
+    if (parts && count && !work_together(job, parts, count, threads)) {
         free(parts);
         return NULL;
     }
@@ -270,8 +250,6 @@ SidePart side_merge(const SidePart *parts, size_t count)
     for (size_t i = 0; i < count; i++) {
         const SidePart *part = &parts[i];
         const Moments *m = &part->moments;
-        for (size_t k = 0; k < CHECK_SIZE / sizeof *out.check; k++)
-            out.check[k] = out.check[k] * 0x9E3779B97F4A7C15u + part->check[k]; /* the order of the parts counts */
         moments_add(&out.moments, m->n, m->mean, m->m2, m->low, m->high);
         out.squares += part->squares;
         out.bad += part->bad;

@@ -4,9 +4,9 @@
 #include "side.h"
 
 const char side_measure_doc[] =
-    "measure(buffer, type, threads) -> (digests, check, moments): the SHA-256 of each part of 262,144 bytes, in a row, or "
-    "None where the machine has no instructions for it; a checksum; count of finite and of other elements, mean, centred "
-    "squares, squares, least and largest, or None where the type is -1 or squares overflow.";
+    "measure(buffer, type, threads) -> (hashes, moments): the hash of each part of 262,144 bytes, in a row; count of finite "
+    "and of other elements, mean, centred squares, squares, least and largest, or None where the type is -1 or squares "
+    "overflow.";
 
 static PyObject *moments_of(const SidePart *all)
 {
@@ -16,11 +16,11 @@ static PyObject *moments_of(const SidePart *all)
     return Py_BuildValue("LLddddd", (long long)m->n, (long long)all->bad, m->mean, m->m2, all->squares, m->low, m->high);
 }
 
-static PyObject *digests_of(const SidePart *parts, size_t count)
+static PyObject *hashes_of(const SidePart *parts, size_t count)
 {
-    PyObject *out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * SHA256_SIZE));
+    PyObject *out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * XXH3_SIZE));
     for (size_t i = 0; out && i < count; i++)
-        memcpy(PyBytes_AS_STRING(out) + i * SHA256_SIZE, parts[i].digest, SHA256_SIZE);
+        memcpy(PyBytes_AS_STRING(out) + i * XXH3_SIZE, parts[i].hash, XXH3_SIZE);
     return out;
 }
 
@@ -42,8 +42,7 @@ PyObject *side_measure(const Kernels *kernels, PyObject *args)
     PyObject *out = NULL;
     if (!PyArg_ParseTuple(args, "y*ii", &view, &type, &threads))
         return NULL;
-    unsigned want = SIDE_CHECK | (sha256_here() ? SIDE_HASH : 0) | (type >= 0 ? SIDE_STATS : 0);
-    SideJob job = {kernels, view.buf, (size_t)view.len, type >= 0 ? (Type)type : TYPE_U8, want};
+    SideJob job = {kernels, view.buf, (size_t)view.len, type >= 0, type >= 0 ? (Type)type : TYPE_U8};
     if (type >= (int)TYPES || view.len % TYPE_SIZE[job.type]) {
         PyErr_SetString(PyExc_ValueError, "no such elements");
         PyBuffer_Release(&view);
@@ -55,31 +54,28 @@ PyObject *side_measure(const Kernels *kernels, PyObject *args)
         return NULL;
     size_t count = side_parts(job.size);
     SidePart all = side_merge(parts, count);
-    PyObject *digests = want & SIDE_HASH ? digests_of(parts, count) : Py_NewRef(Py_None);
-    PyObject *moments = want & SIDE_STATS ? moments_of(&all) : Py_NewRef(Py_None);
-    if (digests && moments)
-        out = Py_BuildValue("Oy#O", digests, (const char *)all.check, (Py_ssize_t)CHECK_SIZE, moments);
-    Py_XDECREF(digests);
+    PyObject *hashes = hashes_of(parts, count), *moments = job.with_stats ? moments_of(&all) : Py_NewRef(Py_None);
+    if (hashes && moments)
+        out = PyTuple_Pack(2, hashes, moments);
+    Py_XDECREF(hashes);
     Py_XDECREF(moments);
     free(parts);
     return out;
 }
 
-const char side_checksum_doc[] = "checksum(address, size, threads) -> bytes: the checksum that measure gives for these bytes.";
+const char side_hashes_doc[] = "hashes(address, size, threads) -> bytes: the hashes that measure gives for these bytes.";
 
-PyObject *side_checksum(const Kernels *kernels, PyObject *args)
+PyObject *side_hashes(const Kernels *kernels, PyObject *args)
 {
     long long address, size;
     int threads;
     if (!PyArg_ParseTuple(args, "LLi", &address, &size, &threads))
         return NULL;
-    SideJob job = {kernels, (const uint8_t *)(intptr_t)address, size > 0 ? (size_t)size : 0, TYPE_U8, SIDE_CHECK};
+    SideJob job = {kernels, (const uint8_t *)(intptr_t)address, size > 0 ? (size_t)size : 0, 0, TYPE_U8};
     SidePart *parts = look(&job, threads);
-    if (!parts)
-        return NULL;
-    SidePart all = side_merge(parts, side_parts(job.size));
+    PyObject *out = parts ? hashes_of(parts, side_parts(job.size)) : NULL;
     free(parts);
-    return PyBytes_FromStringAndSize((const char *)all.check, CHECK_SIZE);
+    return out;
 }
 
 const char side_same_doc[] = "same(address, address, size) -> bool: tell whether the bytes at both places are the same.";

@@ -348,21 +348,24 @@ static void take_extremes(const Extremes *e, State *s)
     s->rel = most(e->rel);
 }
 
-/* Where limits were not drawn at the start, the first blocks are short, so that the maxima soon hold off most. */
+/* Where there is no survey, the first blocks are short, so that the maxima soon hold off most elements. What is known
+   from other chunks has no say: it depends on the threads, and sums must not. */
 static size_t block_size(const Item *item, size_t done, size_t left)
 {
     size_t size = item->narrow ? BLOCK : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : done == 1024 ? 1024 : BLOCK;
     return left < size ? left : size;
 }
 
-/* The limits that are known from chunks before this one, or else those of its first elements. */
-static Limits first_limits(Worker *w, const Item *item, const char *r, const char *c, size_t n)
+/* Begin with what is known from chunks before this one, or else with what its first elements tell. */
+static void survey(Worker *w, const Item *item, const char *r, const char *c, size_t n)
 {
     const size_t some = n < SURVEYED ? n : SURVEYED;
-    if (!item->narrow || item->limits.plateau > 0 || (item->same && memcmp(r, c, some * TYPE_SIZE[item->ref.type]) == 0))
-        return item->limits;
-    return limits_from(w->kernels, as_floats(w, item->ref.type, r, some, w->r32),
-                       as_floats(w, item->cand.type, c, some, w->c32), some);
+    w->known = w->item == item ? survey_both(item->known, &w->known) : item->known;
+    w->item = item;
+    if (item->narrow && w->known.needed == 0 && !(item->same && memcmp(r, c, some * TYPE_SIZE[item->ref.type]) == 0))
+        w->kernels->survey(as_floats(w, item->ref.type, r, some, w->r32), as_floats(w, item->cand.type, c, some, w->c32),
+                           some, &w->known);
+    w->limits = limits_of(&w->known);
 }
 
 void first_look(Worker *w, Item *item, const Task *task, State *s)
@@ -372,7 +375,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (!fetch_both(w, item, task, &r, &c))
         return;
     memset(&w->extremes, 0, sizeof w->extremes);
-    w->limits = first_limits(w, item, r, c, task->n);
+    survey(w, item, r, c, task->n);
     sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
         n = block_size(item, done, task->n - done);
@@ -381,7 +384,9 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
         if (w->extremes.grown) {
             w->extremes.grown = 0;
             take_extremes(&w->extremes, s);
-            w->limits = limits_higher(limits_of(s), w->limits);
+            Survey found = survey_of(s);
+            w->known = survey_both(w->known, &found);
+            w->limits = limits_of(&w->known);
         }
     }
     s->done = (int64_t)task->n;

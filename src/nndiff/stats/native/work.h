@@ -56,7 +56,7 @@ typedef struct {
     Mode mode;
     Stage stage;
     State state;
-    Limits limits; /* of what is merged so far: a start for the next chunks */
+    Survey known; /* of what is merged so far: a start for the next chunks */
     Histogram total, group[GROUPS];
     Brackets brackets;
     int64_t at_or_above[RANKS];        /* each edge */
@@ -86,7 +86,9 @@ typedef struct {
     float *r32, *c32, *dist32;
     double *r64, *c64, *d64, *dist64, *kept, *scratch;
     Extremes extremes;
-    Limits limits;
+    const Item *item; /* the one that was looked at last */
+    Survey known;     /* of that */
+    Limits limits;    /* drawn from it */
     Brackets brackets;
     uint32_t *counts; /* the histogram being filled, of `target` */
     int64_t counts_size, low, high;
@@ -105,10 +107,10 @@ void second_look(Worker *, Item *, const Task *);
 void worker_flush(Worker *);
 
 /* Draw the lines below which no element can move a maximum. */
-Limits limits_of(const State *);
-Limits limits_from(const Kernels *, const float *r, const float *c, size_t n);
-Limits limits_higher(Limits, Limits);
+Limits limits_of(const Survey *);
 Limits limits_never(void);
+Survey survey_of(const State *);
+Survey survey_both(Survey, const Survey *);
 
 /* The distances of a block, as they come. */
 void sink_start(Worker *, Item *, const Task *);

@@ -247,9 +247,10 @@ def test_the_command_itself_writes_nothing_but_its_own_lines_to_stdout(nemo):
     out = nemo.folder / "command.nnrec"
     done = run_in(NEMO, "-m", "nndiff", "record", nemo.folder / "tiny.nemo", "--backward", "-o", out)
     assert done.returncode == 0, done.stderr
-    first, counts, warning = done.stdout.splitlines()
+    first, counts, never, warning = done.stdout.splitlines()
     assert first == f"{out}: tiny.nemo, 240,976 parameters, eval mode, seed 42"
     assert "94 calls" in counts
+    assert never.startswith("  never called: ")  # what only training needs
     assert "draws random numbers" in warning  # the masks, in eval mode too
     status, data = diff_without_torch(nemo.folder / "eval.nnrec", out)
     assert (status, data["verdict"]) == (0, "identical")

@@ -88,7 +88,7 @@ def record(
         plan = make_plan(model, setting.selection, backward)
         seed_everything(seed)
         made = as_inputs(inputs)
-        meta = _meta(model, setting, plan, label) | {"inputs": _inputs_to_come(made)}
+        meta = _meta(model, setting, plan, label) | {"mode": state.mode, "inputs": _inputs_to_come(made)}
         with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
             _run_all(model, made, writer, plan, setting, state)
     return open_recording(path)
@@ -135,8 +135,10 @@ def _prepared(model: torch.nn.Module, setting: _Setting) -> Iterator[State]:
     state = State(model)
     off = dropout_off(model) if setting.dropout else contextlib.nullcontext()
     try:
-        with in_mode(model, setting.mode), deterministic_algorithms(setting.deterministic), off:
-            yield state
+        with in_mode(model, setting.mode), deterministic_algorithms(setting.deterministic):
+            state.mode = mode_of(model)  # before dropout modules leave it
+            with off:
+                yield state
     finally:
         state.restore()
 
@@ -220,7 +222,6 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
         "producer": "nndiff.record",
         "seed": wanted.seed,
         "backward": wanted.backward,
-        "mode": mode_of(model),
         "dropout": setting.dropout or "as is",
         "dropout_active": dropping[:_MANY],
         "selection": {

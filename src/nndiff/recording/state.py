@@ -20,6 +20,7 @@ class State:
     """Remember a model's state, tell what changed, put it back."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        self.mode = mode_of(model)
         self._model = model
         self._training = [(module, getattr(module, "training", None)) for module in model.modules()]
         self._parameters = [(name, each) for name, each in model.named_parameters() if not is_lazy(each)]

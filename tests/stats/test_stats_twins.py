@@ -243,3 +243,12 @@ def test_this_comparison_can_fail() -> None:
     ours, _ = both(job(tensor(ref), tensor(cand)))
     _, twin = both(job(tensor(ref), tensor(ref)))
     assert {"unequal", "max_abs", "max_abs_index", "mse"} <= set(apart(ours, twin))
+
+
+@pytest.mark.parametrize("ref", [[1.0, 2.0], [np.inf, np.inf]])
+def test_squares_beyond_float64_are_infinite_and_no_nan(ref: list[float]) -> None:
+    reference, candidate = np.array(ref), np.array([2.7e154, 0.0])
+    for level in LEVELS:
+        pair = both(job(tensor(reference), tensor(candidate), 0.0, 0.0), level)
+        assert apart(*pair) == {}
+        assert all(each.cand_mean == 1.35e154 and each.cand_std == np.inf for each in pair)

@@ -20,6 +20,7 @@ class Metrics:
     elements finite on that side. NaN stands for "undefined" (no such element, no variance). Complex
     numbers: maxima, percentiles and tolerance use the modulus; means, stds, min and max are those of
     the modulus (of d: the modulus of d); cosine and correlation take a complex number as two real ones.
+    Squares beyond float64 make what is a mean or a root of them inf, and cosine and correlation NaN.
     """
 
     count: int  # elements

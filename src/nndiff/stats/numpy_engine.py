@@ -51,7 +51,7 @@ class Moments:
         m2 = float(centred @ centred)
         shift = mean - self.mean
         total = self.count + values.size
-        self.m2 += m2 + shift * shift * (self.count * values.size / total)
+        self.m2 += m2 + shift * (self.count * values.size / total) * shift  # the square alone may overflow
         self.mean += shift * (values.size / total)
         self.count = total
         self.low = min(self.low, float(values.min()))
@@ -86,9 +86,9 @@ class Comoment:
         da, db = mean_a - self.mean_a, mean_b - self.mean_b
         total = self.count + a.size
         weight = self.count * a.size / total
-        self.aa += float(ca @ ca) + da * da * weight
-        self.bb += float(cb @ cb) + db * db * weight
-        self.ab += float(ca @ cb) + da * db * weight
+        self.aa += float(ca @ ca) + da * weight * da
+        self.bb += float(cb @ cb) + db * weight * db
+        self.ab += float(ca @ cb) + da * weight * db
         self.mean_a += da * (a.size / total)
         self.mean_b += db * (a.size / total)
         self.count = total

@@ -14,7 +14,7 @@ void moments_add(Moments *m, double n, double mean, double m2, double low, doubl
     if (n == 0)
         return;
     double shift = mean - m->mean, total = m->n + n, part = n / total;
-    m->m2 += m2 + shift * shift * (m->n * part);
+    m->m2 += m2 + shift * (m->n * part) * shift;
     m->mean += shift * part;
     m->n = total;
     m->low = low < m->low ? low : m->low;
@@ -27,9 +27,9 @@ void comoment_add(Comoment *m, const Comoment *b)
         return;
     double dr = b->mean_r - m->mean_r, dc = b->mean_c - m->mean_c, total = m->n + b->n, part = b->n / total;
     double weight = m->n * part;
-    m->rr += b->rr + dr * dr * weight;
-    m->cc += b->cc + dc * dc * weight;
-    m->rc += b->rc + dr * dc * weight;
+    m->rr += b->rr + dr * weight * dr;
+    m->cc += b->cc + dc * weight * dc;
+    m->rc += b->rc + dr * weight * dc;
     m->mean_r += dr * part;
     m->mean_c += dc * part;
     m->n = total;

@@ -194,7 +194,7 @@ static double *room_for_distances(Worker *w, const Item *item, const State *s)
 }
 
 /* Numbers finite on one side only still belong to that side. */
-static void add_lone(Worker *w, Moments *m, const double *x, size_t n)
+static void add_lone(Worker *w, State *state, Moments *m, const double *x, size_t n)
 {
     Sums s;
     Centred c;
@@ -204,6 +204,7 @@ static void add_lone(Worker *w, Moments *m, const double *x, size_t n)
     const double mean[3] = {s.r / (double)n, s.r / (double)n, s.r / (double)n};
     w->kernels->centre(x, x, x, n, mean, &c);
     moments_add(m, (double)n, mean[0], c.rr, s.rmin, s.rmax);
+    state->overflow |= !(c.rr <= DBL_MAX);
 }
 
 /* A block with something that is not finite: sort that out, then measure the rest. */
@@ -234,8 +235,8 @@ static void add_broken(Worker *w, const Item *item, State *s, const char *r, con
         if (fb)
             lone_c[cs++] = b;
     }
-    add_lone(w, &s->ref, lone_r, rs);
-    add_lone(w, &s->cand, lone_c, cs);
+    add_lone(w, s, &s->ref, lone_r, rs);
+    add_lone(w, s, &s->cand, lone_c, cs);
     if (m) {
         Limits never = limits_never(); /* the first attempt has moved the maxima already */
         Wide job = {w->r64, w->c64, w->d64, m, at, item->tolerance, &never, &w->extremes, room_for_distances(w, item, s)};

@@ -150,7 +150,34 @@ def test_a_folder_that_was_there_before_stays(before: str, tmp_path: Path) -> No
         record(Fails(0), X, path=out, overwrite=True)
     assert out.exists() == (before != "more")
     assert (tmp_path / "note.txt").exists() == (before == "more")
-    assert not out.exists() or not list(out.iterdir())
+    if before == "recording":
+        assert open_recording(out).complete, "a run that fails takes nothing away"
+    else:
+        assert not out.exists() or not list(out.iterdir())
+    assert not (tmp_path / "a.nnrec.before").exists()
+
+
+def test_a_recording_that_is_overwritten_waits_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    out, aside = tmp_path / "a.nnrec", tmp_path / "a.nnrec.before"
+    record(nn.Linear(4, 4), X, path=out, label="first")
+    for _ in range(2):  # the second time finds the rest of the first, and keeps what was there before both
+        with pytest.raises(ValueError, match="stop") as caught:
+            record(Fails(2), X, path=out, overwrite=True)
+        assert caught.value.__notes__[0].endswith(f"the recording that was there is in {aside}")
+        assert not open_recording(out).complete
+        assert open_recording(aside).meta["label"] == "first"
+    record(nn.Linear(4, 4), X, path=out, overwrite=True, label="second")
+    assert open_recording(out).meta["label"] == "second"
+    assert not aside.exists()
+
+
+def test_a_link_to_a_recording_stays_a_link(tmp_path: Path) -> None:
+    record(nn.Linear(4, 4), X, path=tmp_path / "real.nnrec")
+    (tmp_path / "link.nnrec").symlink_to(tmp_path / "real.nnrec")
+    record(nn.Linear(4, 4), X, path=tmp_path / "link.nnrec", overwrite=True, label="again")
+    assert (tmp_path / "link.nnrec").is_symlink()
+    assert open_recording(tmp_path / "real.nnrec").meta["label"] == "again"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.nnrec", "real.nnrec"]
 
 
 def test_what_somebody_else_put_there_stays(tmp_path: Path) -> None:

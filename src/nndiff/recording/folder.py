@@ -1,16 +1,19 @@
-"""The folder of a recording: made, recognised, cleared, never one that holds something else."""
+"""The folder of a recording: made, recognised, replaced, never one that holds something else."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from nndiff.errors import SourceError
 from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD
 from nndiff.recording.shards import PART_SUFFIX
 
+BEFORE_SUFFIX = ".before"  # where a recording waits that is being overwritten
 LEFT = "what ran before is in"  # how the note about a run that failed midway begins
 
 
@@ -23,41 +26,66 @@ def is_recording(folder: Path) -> bool:
         return False
 
 
-def prepare(folder: Path, overwrite: bool) -> list[Path]:
-    """Make the folder, or clear the recording in it if that was asked for; return the folders that are new."""
+@dataclass(frozen=True)
+class Place:
+    """Hold where a recording is written, and what has to be done when that ends well or badly."""
+
+    folder: Path
+    made: tuple[Path, ...]  # folders that are new, the innermost first
+    before: Path | None  # where the recording is that was there before
+
+    def keep(self) -> None:
+        """Let the new recording stand for the one before it."""
+        if self.before:
+            _remove(self.before, (self.before,))
+
+    def undo(self) -> None:
+        """Take away the files of a recording and the folders that were made for it; put back what was there before."""
+        _remove(self.folder, self.made)
+        if self.before and not self.folder.exists():
+            with suppress(OSError):
+                self.before.rename(self.folder)
+
+
+def prepare(path: Path, overwrite: bool) -> Place:
+    """Make the folder; a recording in it is put aside, if that was asked for, until the new one is whole."""
+    folder = Path(os.path.realpath(path))
     if folder.exists() and not folder.is_dir():
-        raise SourceError(folder, "is there already and is not a folder; give another path")
-    if folder.is_dir() and any(folder.iterdir()):
-        _clear(folder, overwrite)
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+        raise SourceError(path, "is there already and is not a folder; give another path")
+    before = folder.with_name(folder.name + BEFORE_SUFFIX)
     try:
+        if folder.is_dir() and any(folder.iterdir()):
+            _check(path, folder, overwrite)
+            if is_recording(before):  # an earlier try was cut off: what was there before that is the one to keep
+                _remove(folder, (folder,))
+            else:
+                folder.rename(before)
+        made = tuple(each for each in (folder, *folder.parents) if not each.exists())
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SourceError(folder, f"cannot be made: {(error.strerror or str(error)).lower()}") from None
-    return made
+        raise SourceError(path, f"cannot be made: {(error.strerror or str(error)).lower()}") from None
+    return Place(folder, made, before if is_recording(before) else None)
 
 
-def remove(folder: Path, made: Sequence[Path]) -> None:
-    """Take away the files of a recording and the folders that were made for it; nothing that was there before."""
+def _remove(folder: Path, made: Sequence[Path]) -> None:
+    """Take away what belongs to a recording; nothing else."""
     with suppress(OSError):  # what cannot be taken away stays, and so does the folder around it
-        for path in folder.iterdir():
+        # the manifest goes last: until then the folder is known for what it is
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
             if _ours(path):
                 path.unlink()
         for each in made:
             each.rmdir()
 
 
-def _clear(folder: Path, overwrite: bool) -> None:
+def _check(path: Path, folder: Path, overwrite: bool) -> None:
     if not is_recording(folder):
-        raise SourceError(folder, "is there already and holds no recording; give another path")
+        raise SourceError(path, "is there already and holds no recording; give another path")
     if not overwrite:
-        raise SourceError(folder, "holds a recording already; overwrite it with --overwrite (overwrite=True)")
-    foreign = sorted(path.name for path in folder.iterdir() if not _ours(path))
+        raise SourceError(path, "holds a recording already; overwrite it with --overwrite (overwrite=True)")
+    foreign = sorted(each.name for each in folder.iterdir() if not _ours(each))
     if foreign:
-        raise SourceError(folder, f"holds more than a recording ({', '.join(foreign[:3])}); give another path")
-    # the manifest goes last: until then the folder is known for what it is
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
-        path.unlink()
+        raise SourceError(path, f"holds more than a recording ({', '.join(foreign[:3])}); give another path")
 
 
 def _ours(path: Path) -> bool:

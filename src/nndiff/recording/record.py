@@ -105,6 +105,8 @@ def _worth_keeping(writer: Writer) -> Iterator[Writer]:
             writer.discard()
         elif not isinstance(error, SourceError):  # a full disk has said it
             said = f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
+            if writer.before:
+                said += f"; the recording that was there is in {writer.before}"
             vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), said]  # add_note, before Python 3.11 too
         raise
 

@@ -69,7 +69,7 @@ class Writer:
         self._lock = RLock()
         self._open = True
         self._flushed = False
-        self._made = folders.prepare(self.path, overwrite)
+        self._place = folders.prepare(self.path, overwrite)
         try:
             with self._disk():
                 self._write_manifest(complete=False)
@@ -77,6 +77,11 @@ class Writer:
         except SourceError:
             self.discard()
             raise
+
+    @property
+    def before(self) -> Path | None:
+        """Return where the recording is that this one overwrites, until this one is complete."""
+        return self._place.before
 
     @property
     def data_bytes(self) -> int:
@@ -197,6 +202,7 @@ class Writer:
             self._store.finish()
             self._flush()
             self._write_manifest(complete=True)
+            self._place.keep()
             self._open = False
 
     def abandon(self) -> None:
@@ -217,7 +223,7 @@ class Writer:
         """Stop and take everything away, the folder too if it is new."""
         with self._lock:
             self._drop()
-            folders.remove(self.path, self._made)
+            self._place.undo()
 
     def _drop(self) -> None:
         self._open = False

@@ -7,32 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from nndiff.backward import Blame, Lost, blamed, comes_before, first_gradient, first_lost, lost_why
 from nndiff.judge import judge
 from nndiff.recorded import is_gradient
-from nndiff.result import Pair
 from nndiff.shortcuts import known
+from nndiff.sites import SitePair
 from nndiff.stats import Job, get_engine
 from nndiff.tensors import TensorRef
 from nndiff.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class SitePair:
-    """Hold a judged pair with the two recorded tensors behind it."""
-
-    pair: Pair
-    reference: TensorRef
-    candidate: TensorRef
-
-    @property
-    def slot(self) -> str:
-        """Return the slot of the site."""
-        return str(self.reference.meta.get("slot"))
-
-    @property
-    def passed(self) -> bool:
-        """Tell whether the pair is the same."""
-        return self.pair.verdict.passed
 
 
 class State(Enum):
@@ -50,6 +32,7 @@ class Run:
     sites: Sequence[SitePair]
     reference: Mapping[int, TensorRef]  # every recorded tensor by its order
     candidate: Mapping[int, TensorRef]
+    left: tuple[Sequence[TensorRef], Sequence[TensorRef]] = ((), ())  # gradients that the other side lacks
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,12 +40,13 @@ class Run:
             if site.pair.verdict is not Verdict.NOT_COMPARED:
                 self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = site.passed
 
-    def first(self) -> SitePair | None:
-        """Return the pair where the two runs part first: forward if they part there, else backward."""
+    def first(self) -> SitePair | Lost | None:
+        """Return where the two runs part first: forward if they part there, then at the loss, then backward."""
         inputs = [site for site in self.sites if site.slot == "model_input" and not site.passed]
         if inputs:
             return inputs[0]
-        return self._first_forward() or self._first_backward()
+        loss = [site for site in self.sites if site.slot == "loss" and not site.passed]
+        return self._first_forward() or next(iter(loss), None) or self._first_backward()
 
     def _first_forward(self) -> SitePair | None:
         failing = [site for site in self.sites if site.slot == "output" and not site.passed]
@@ -112,44 +96,31 @@ class Run:
         forward = next((site.pair for site in self.sites if not is_gradient(site.reference)), None)
         return (forward.atol, forward.rtol) if forward else (0.0, 0.0)
 
-    def _first_backward(self) -> SitePair | None:
-        """Return the first gradient that is out, in the order the backward pass made them."""
-        failing = [site for site in self.sites if is_gradient(site.reference) and not site.passed]
-        at_outputs = [site for site in failing if site.slot == "grad_output"]
-        ordered = sorted(at_outputs or failing, key=lambda site: site.reference.meta["order"])
-        if ordered:
-            return ordered[0]
-        rest = [site for site in self.sites if not site.passed]
-        return rest[0] if rest else None
+    def _first_backward(self) -> SitePair | Lost | None:
+        found, lost = first_gradient(self.sites), first_lost(self.sites, self.left)
+        if lost is not None and comes_before(lost, found):
+            return lost
+        return found or next((site for site in self.sites if not site.passed), None)
 
 
-def culprit_of(run: Run, site: SitePair) -> SitePair | None:
-    """Return the call whose backward is at fault: it was handed a good gradient and handed on a bad one.
-
-    The gradient at an output is made by the calls that took this output as their input.
-    """
-    if site.slot != "grad_output":
-        return None
-    made = site.reference.meta.get("forward")
-    good = {each.reference.meta.get("forward") for each in run.sites if each.slot == "grad_output" and each.passed}
-    takers = [
-        each
-        for each in run.sites
-        if each.slot == "output"
-        and each.reference.meta["order"] in good
-        and any(link.event == made for link in each.reference.meta.get("inputs", ()))
-    ]
-    # of a composite and the module inside it that took the same tensor, the inner one ran first
-    return takers[0] if takers else None
+Modules = tuple[Mapping[str, Any], Mapping[str, Any]]  # of reference and candidate, by their paths
 
 
-def describe(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
+def describe(run: Run, first: SitePair | Lost, modules: Modules) -> dict[str, Any]:
     """Return what is to be said about the first divergence, as plain data."""
+    if isinstance(first, Lost):
+        return _describe_lost(run, first, modules)
+    blame = blamed(run.sites, first)
+    told = {} if blame is None else _blamed(run, blame, modules)
+    return {**_describe(run, first, modules), **_around(run, first), **told}
+
+
+def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
     meta = site.reference.meta
     here, there = (
         tree.get(side.meta["module"], {}) for tree, side in zip(modules, (site.reference, site.candidate), strict=True)
     )
-    found = {
+    return {
         "name": site.pair.name,
         "candidate_name": site.pair.candidate_name,
         "candidate": site.pair.candidate,
@@ -163,31 +134,43 @@ def describe(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping
         "inputs": run.inputs_of(site).value if site.slot == "output" else "",
         "why": _why(run, site),
         "source": [_place(here), _place(there)],
-        "attributes": attribute_changes(here, there),
+        "attributes": {} if site.part else attribute_changes(here, there),
     }
-    return {**found, **_around(run, site), **_blamed(run, site, modules)}
 
 
-def _blamed(run: Run, site: SitePair, modules: tuple[Mapping[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what changes where the fault is not in the module the gradient was taken at."""
-    culprit = culprit_of(run, site)
-    if culprit is None:
-        return {}
-    sides = (culprit.reference, culprit.candidate)
-    here, there = (tree.get(side.meta["module"], {}) for tree, side in zip(modules, sides, strict=True))
+def _describe_lost(run: Run, lost: Lost, modules: Modules) -> dict[str, Any]:
+    """Return what is said of a gradient that one side lacks."""
     return {
-        "module": culprit.reference.meta["module"] or "(model)",
-        "class": [side.meta.get("class", "") for side in sides],
+        **_describe(run, lost.output, modules),
+        "name": lost.tensor.name,
+        "candidate_name": lost.tensor.name,
+        "slot": lost.tensor.meta["slot"],
+        "verdict": f"not in the {lost.missing_in}",
+        "max_abs": None,
+        "inputs": "",
+        "why": lost_why(lost),
+    }
+
+
+def _blamed(run: Run, blame: Blame, modules: Modules) -> dict[str, Any]:
+    """Return what changes where the fault is not in the module the gradient was taken at."""
+    partner = {site.module: str(site.candidate.meta["module"]) for site in run.sites if site.slot == "output"}
+    both = (blame.module, partner.get(blame.module, blame.module))
+    here, there = (tree.get(module, {}) for tree, module in zip(modules, both, strict=True))
+    return {
+        "module": blame.module or "(model)",
+        "class": [str(here.get("class", "")), str(there.get("class", ""))],
         "source": [_place(here), _place(there)],
-        "attributes": attribute_changes(here, there),
-        "why": f"the gradient at the output of {culprit.pair.name.partition(':')[0]} is in tolerance, "
-        "the one it hands on is out: its backward",
+        "attributes": {} if blame.part else attribute_changes(here, there),
+        "why": blame.why,
     }
 
 
 def _why(run: Run, site: SitePair) -> str:
     if site.slot == "model_input":
         return "the inputs of the two runs differ already"
+    if site.slot == "loss":
+        return "every output is in tolerance, the loss made of them is out"
     if is_gradient(site.reference):
         return "every output is in tolerance; this is the first gradient that is out, in the order of the backward pass"
     if site.pair.verdict is Verdict.NOT_COMPARED:
@@ -208,9 +191,18 @@ def attribute_changes(here: Mapping[str, Any], there: Mapping[str, Any]) -> dict
     """Return the plain attributes both modules have and that are not equal."""
     one, other = here.get("attributes", {}), there.get("attributes", {})
     changes = {name: [one[name], other[name]] for name in one if name in other and one[name] != other[name]}
-    if here.get("training") != there.get("training") and here and there:
+    if here and there and here.get("training") != there.get("training") and (_heeds_mode(here) or _heeds_mode(there)):
         changes["training"] = [here.get("training"), there.get("training")]
     return changes
+
+
+# torch's own modules that do otherwise in train mode; of others nobody knows
+_HEEDS_MODE = ("dropout", "batchnorm", "instancenorm", "attention", "transformer", "rnn", "lstm", "gru", "rrelu")
+
+
+def _heeds_mode(module: Mapping[str, Any]) -> bool:
+    known = str(module.get("type", "")).startswith("torch.nn.")
+    return not known or any(word in str(module.get("class", "")).lower() for word in _HEEDS_MODE)
 
 
 def _around(run: Run, site: SitePair) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nndiff.align.sites import GUESSED
-from nndiff.divergence import Run, SitePair, describe
+from nndiff.backward import Lost
+from nndiff.divergence import Run, describe
 from nndiff.findings.runs_apart import module_tree, recording_findings
-from nndiff.recorded import is_final, is_gradient, is_inner
+from nndiff.recorded import is_gradient
 from nndiff.result import Comparison, Finding, Leftover
+from nndiff.rewrites import without_rewrites
+from nndiff.sites import SitePair
 from nndiff.sources import Source
 from nndiff.tensors import TensorRef
 
@@ -23,50 +25,39 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
     firsts: dict[str, dict[str, Any]] = {}
     findings: list[Finding] = []
     kept: list[SitePair] = []
-    given_up: list[Leftover] = []
+    leftovers: list[Leftover] = []
     for label, (reference, candidate) in sources.items():
-        mine, wrong = _without_wrong_guesses([site for site in sites if site.pair.candidate == label])
-        kept += mine
-        given_up += wrong
-        run = Run(mine, _by_order(reference), _by_order(candidate))
+        mine = [site for site in sites if site.pair.candidate == label]
+        left = [each for each in comparison.leftovers if each.candidate == label]
+        standing = without_rewrites(mine, left, (reference, candidate))
+        kept += standing.sites
+        leftovers += standing.leftovers
+        lost = _lost(standing.leftovers, reference, "reference"), _lost(standing.leftovers, candidate, "candidate")
+        run = Run(standing.sites, _by_order(reference), _by_order(candidate), lost)
         first = run.first()
-        found = recording_findings(run, first, reference.meta, candidate.meta)
-        findings += [replace(each, candidate=label) for each in found]
+        site = None if isinstance(first, Lost) else first
+        found = recording_findings(run, site, reference.meta, candidate.meta, standing.layouts)
+        findings += [replace(each, candidate=label) for each in (*found, *standing.findings)]
         if first is not None:
             trees = module_tree(reference.meta), module_tree(candidate.meta)
             firsts[label] = describe(run, first, trees)
     return replace(
         comparison,
         pairs=tuple(site.pair for site in kept),
-        leftovers=(*comparison.leftovers, *given_up),
+        leftovers=tuple(leftovers),
         first_divergences=firsts,
         findings=tuple(findings),
         notes=(*comparison.notes, *_notes(kept)),
     )
 
 
-def _without_wrong_guesses(sites: list[SitePair]) -> tuple[list[SitePair], list[Leftover]]:
-    """Take back guessed pairs that do not agree where everything that is certain does.
-
-    Calls paired by their order may simply not belong together; if all that was paired by name agrees, the
-    outputs of the model among it, a disagreement of two guessed partners says that the guess was wrong.
-    """
-    certain = [site for site in sites if GUESSED not in site.pair.matched_by]
-    final = [site for site in certain if is_final(site.reference)]
-    if not final or not all(site.passed for site in certain):
-        return sites, []
-    wrong = [site for site in sites if not site.passed]
-    return [site for site in sites if site.passed], [left for site in wrong for left in _both_left(site)]
-
-
-def _both_left(site: SitePair) -> list[Leftover]:
-    pair = site.pair
-    hint = "laid beside the other side's by order of calls, and not equal"
-    counts = not is_inner(site.reference)
-    return [
-        Leftover(pair.candidate, "reference", pair.reference_name, pair.shape[0], pair.dtype[0], hint, counts),
-        Leftover(pair.candidate, "candidate", pair.candidate_name, pair.shape[1], pair.dtype[1], hint, counts),
+def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[TensorRef]:
+    """Return the gradients of a side without a partner; none where no parameter's counts as a difference."""
+    left = [each for each in leftovers if each.side == side and not each.unreached]
+    tensors = [
+        source.tensors[each.name] for each in left if each.counts or source.tensors[each.name].meta.get("forward")
     ]
+    return [tensor for tensor in tensors if is_gradient(tensor)]
 
 
 def _by_order(source: Source) -> dict[int, TensorRef]:

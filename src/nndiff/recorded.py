@@ -23,6 +23,11 @@ def is_inner(tensor: TensorRef) -> bool:
     return tensor.meta.get("slot") in _INNER and bool(tensor.meta.get("module"))
 
 
+def is_owned(tensor: TensorRef) -> bool:
+    """Tell whether a tensor is a parameter or the gradient of one."""
+    return tensor.meta.get("slot") in ("param", "param_grad")
+
+
 def is_final(tensor: TensorRef) -> bool:
     """Tell whether a tensor is an output of the model itself."""
     return tensor.meta.get("slot") == "output" and not tensor.meta.get("module")

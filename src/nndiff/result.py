@@ -250,8 +250,10 @@ class Comparison:
         """Tell whether a place found at this tolerance is the first at another: still out, and none before it newly."""
         before = {pair.name for pair in self.pairs if pair.candidate == candidate and not pair.verdict.passed}
         now = [pair for pair in judged.pairs if pair.candidate == candidate and not pair.verdict.passed]
-        order = {pair.name: pair.order for pair in now}.get(self.first_divergences[candidate].get("name", ""))
-        return order is not None and all(pair.order >= order for pair in now if pair.name not in before)
+        name = self.first_divergences[candidate].get("name", "")
+        order = {pair.name: pair.order for pair in now}.get(name, -1)
+        known = order >= 0 or any(left.name == name for left in self.leftovers if left.candidate == candidate)
+        return known and all(0 <= order <= pair.order for pair in now if pair.name not in before)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, ready for JSON."""

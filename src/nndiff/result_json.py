@@ -34,7 +34,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "verdict": comparison.verdict,
         "exit_code": comparison.exit_code,
         "tolerance": dataclasses.asdict(comparison.tolerance),
-        "needed_tolerance": comparison.needed_tolerance,
+        "needed_tolerance": plain(comparison.needed_tolerance),
         "totals": _totals(comparison.totals),
         "groups": {
             name: {"pattern": pattern, "totals": _totals(comparison.totals_of_group(name))}

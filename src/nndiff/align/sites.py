@@ -8,14 +8,16 @@ laid side by side in the order they ran; every pair made so says so.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from nndiff.align.calls import Call, Paired, calls_of
+from nndiff.align.fused import Fused, find_fused, pair_fused, pair_owned_parts
 from nndiff.align.hints import site_hints
 from nndiff.align.passes import pair_by_name
-from nndiff.align.plan import Alignment, Tensors
+from nndiff.align.plan import Alignment, Match, Tensors
 from nndiff.align.rules import Rename
 from nndiff.align.work import Work
 from nndiff.tensors import TensorRef
@@ -24,78 +26,57 @@ GUESSED = "order"  # every rule that goes by the order of calls ends so: such a 
 _LONGEST = 3000  # calls laid side by side at once; matching is quadratic
 
 
-@dataclass(frozen=True)
-class Call:
-    """Hold one call of a module with its recorded outputs."""
-
-    module: str
-    number: int
-    cls: str
-    order: int
-    outputs: tuple[TensorRef, ...]
-    leaf: bool
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of its outputs."""
-        return tuple(output.shape for output in self.outputs)
-
-
 def align_sites(
     reference: Tensors,
     candidate: Tensors,
     renames: Sequence[Rename] = (),
     mapping: Mapping[str, str] | None = None,
+    misnamed: tuple[Container[str], Container[str]] = ((), ()),
 ) -> Alignment:
-    """Pair the tensors of two recordings; read nothing."""
+    """Pair the tensors of two recordings; read nothing. Of the modules `misnamed`, names tell nothing."""
     work = Work(reference, candidate)
+    held = work.hold_back(*misnamed)
     notes = pair_by_name(work, renames, mapping)
     calls = calls_of(reference), calls_of(candidate)
     same = _calls_paired_by_name(work, *calls)
+    work.give_back(held)
     _pair_unique(work, *calls, same, _content, "content")
+    fused = find_fused(work, *calls, same)
+    calls = _without(calls, fused)
     _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
+    known = dict(same)  # what follows pairs calls of other classes too, and may be far from the truth
     _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
     _pair_unique(work, *calls, same, lambda call: (call.cls, call.shapes), f"class and shape, out of {GUESSED}")
+    fused += find_fused(work, *calls, known)
     _pair_followers(work, same)
+    pair_fused(work, fused)
+    pair_owned_parts(work, *calls, known)
     _pair_owned(work)
+    _pair_parametrised(work, known)
     return work.alignment(notes, site_hints)
 
 
-def calls_of(tensors: Tensors) -> list[Call]:
-    """Return the calls of a recording in the order in which they finished."""
-    grouped: dict[tuple[str, int], list[TensorRef]] = {}
-    for tensor in tensors.values():
-        if tensor.meta.get("slot") == "output":
-            grouped.setdefault((tensor.meta["module"], tensor.meta["call"]), []).append(tensor)
-    inner = {module.rpartition(".")[0] for module, _ in grouped}
-    found = [
-        Call(
-            module,
-            number,
-            str(outputs[0].meta.get("class", "")),
-            outputs[0].meta["order"],
-            tuple(outputs),
-            module not in inner,
-        )
-        for (module, number), outputs in grouped.items()
-    ]
-    return sorted(found, key=lambda call: call.order)
+_Calls = tuple[list[Call], list[Call]]
 
 
-_Paired = dict[tuple[str, int], tuple[str, int]]
+def _without(calls: _Calls, fused: Iterable[Fused]) -> _Calls:
+    """Return the calls that are not part of a fused layer, nor one."""
+    gone = {id(call) for each in fused for call in (each.whole, *each.parts)}
+    left, right = ([call for call in side if id(call) not in gone] for side in calls)
+    return left, right
 
 
-def _calls_paired_by_name(work: Work, reference: list[Call], candidate: list[Call]) -> _Paired:
+def _calls_paired_by_name(work: Work, reference: list[Call], candidate: list[Call]) -> Paired:
     owner = {output.name: call for call in candidate for output in call.outputs}
-    named = {(call.module, call.number): call for call in candidate}
-    found: _Paired = {}
+    named = {call.key: call for call in candidate}
+    found: Paired = {}
     for call in reference:
         matches = (work.matches.get(output.name) for output in call.outputs)
         other = next((owner[match.candidate] for match in matches if match and match.candidate in owner), None)
         if other is None and not call.module:  # the models themselves belong together whatever they return
-            other = named.get((call.module, call.number))
+            other = named.get(call.key)
         if other is not None:
-            found[call.module, call.number] = (other.module, other.number)
+            found[call.key] = other.key
             _pair_outputs(work, call.outputs, other.outputs, "name")
     return found
 
@@ -104,18 +85,18 @@ def _pair_unique(
     work: Work,
     reference: list[Call],
     candidate: list[Call],
-    same: _Paired,
+    same: Paired,
     key: Callable[[Call], Hashable | None],
     matched_by: str,
 ) -> None:
     """Pair a free call with the only free one of its key on the other side; a key of None decides nothing."""
     taken = set(same.values())
-    left = _alone((call for call in reference if (call.module, call.number) not in same), key)
-    right = _alone((call for call in candidate if (call.module, call.number) not in taken), key)
+    left = _alone((call for call in reference if call.key not in same), key)
+    right = _alone((call for call in candidate if call.key not in taken), key)
     for found, one in left.items():
         other = right.get(found)
         if one is not None and other is not None:
-            same[one.module, one.number] = (other.module, other.number)
+            same[one.key] = other.key
             _pair_outputs(work, one.outputs, other.outputs, matched_by)
 
 
@@ -140,22 +121,22 @@ def _pair_in_order(
     work: Work,
     reference: list[Call],
     candidate: list[Call],
-    same: _Paired,
+    same: Paired,
     key: Callable[[Call], Hashable],
     matched_by: str,
 ) -> None:
     """Pair free calls of equal key, in order, between those that are paired already."""
     taken = set(same.values())
     for left, right in _gaps(reference, candidate, same):
-        free_left = [call for call in left if (call.module, call.number) not in same][:_LONGEST]
-        free_right = [call for call in right if (call.module, call.number) not in taken][:_LONGEST]
+        free_left = [call for call in left if call.key not in same][:_LONGEST]
+        free_right = [call for call in right if call.key not in taken][:_LONGEST]
         if not (free_left and free_right):
             continue
         matcher = SequenceMatcher(None, *_numbered(free_left, free_right, key), autojunk=False)
         for block in matcher.get_matching_blocks():
             for step in range(block.size):
                 one, other = free_left[block.a + step], free_right[block.b + step]
-                same[one.module, one.number] = (other.module, other.number)
+                same[one.key] = other.key
                 _pair_outputs(work, one.outputs, other.outputs, matched_by)
 
 
@@ -166,14 +147,10 @@ def _numbered(left: list[Call], right: list[Call], key: Callable[[Call], Hashabl
     return one, other
 
 
-def _gaps(reference: list[Call], candidate: list[Call], same: _Paired) -> Iterable[tuple[list[Call], list[Call]]]:
+def _gaps(reference: list[Call], candidate: list[Call], same: Paired) -> Iterable[tuple[list[Call], list[Call]]]:
     """Yield the stretches of calls between paired ones; pairs that cross others do not divide."""
-    place = {(call.module, call.number): index for index, call in enumerate(candidate)}
-    anchors = [
-        (index, place[same[call.module, call.number]])
-        for index, call in enumerate(reference)
-        if (call.module, call.number) in same
-    ]
+    place = {call.key: index for index, call in enumerate(candidate)}
+    anchors = [(index, place[same[call.key]]) for index, call in enumerate(reference) if call.key in same]
     last_ref = last_cand = 0
     for index, other in [*_rising(anchors), (len(reference), len(candidate))]:
         yield reference[last_ref:index], candidate[last_cand:other]
@@ -202,7 +179,7 @@ def _rising(anchors: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorRef], matched_by: str) -> None:
-    """Pair the outputs of two calls: by their place in the tuple or dict, then by order where shapes agree."""
+    """Pair the outputs of two calls: by their place in the tuple or dict, by content, by order where shapes agree."""
     free_left = [each for each in left if each.name in work.reference]
     free_right = [each for each in right if each.name in work.candidate]
     by_path = {each.meta["path"]: each for each in free_right}
@@ -212,24 +189,44 @@ def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorR
             work.pair(one.name, other.name, matched_by)
             free_left.remove(one)
             free_right.remove(other)
+    for one, other in _equal_outputs(free_left, free_right):
+        work.pair(one.name, other.name, f"{matched_by}, then content")
+        free_left.remove(one)
+        free_right.remove(other)
     for one, other in zip(free_left, free_right, strict=False):
         if one.shape == other.shape:
             work.pair(one.name, other.name, matched_by if GUESSED in matched_by else f"{matched_by}, then {GUESSED}")
 
 
-def _pair_followers(work: Work, same: _Paired) -> None:
+def _equal_outputs(left: Sequence[TensorRef], right: Sequence[TensorRef]) -> list[tuple[TensorRef, TensorRef]]:
+    """Return the outputs that are the same on both sides, where only one on each is."""
+    ones, others = (_only({each.name: each.meta.get("digest") for each in side}) for side in (left, right))
+    names = {each.name: each for each in (*left, *right)}
+    return [(names[name], names[others[digest]]) for digest, name in ones.items() if digest in others]
+
+
+def _only(digests: Mapping[str, str | None]) -> dict[str, str]:
+    """Return {digest: name} of those that are there once."""
+    seen = Counter(digests.values())
+    return {digest: name for name, digest in digests.items() if digest and seen[digest] == 1}
+
+
+def _pair_followers(work: Work, same: Paired) -> None:
     """Pair what belongs to paired calls: gradients at outputs, inputs, parameters and their gradients."""
     modules = {left: right for (left, _), (right, _) in same.items()}
-    partner = {
-        work.all_reference[match.reference].meta["order"]: work.all_candidate[match.candidate].meta["order"]
-        for match in work.matches.values()
-    }
+    partner = work.partners()
+    doubtful = {work.all_reference[each.reference].meta["module"] for each in work.matches.values() if _guessed(each)}
     keys = {_follower_key(work.all_candidate[name].meta): name for name in work.candidate}
     for name in list(work.reference):
         wanted = _partner_key(work.all_reference[name].meta, modules, same, partner)
         other = keys.get(wanted) if wanted else None
         if other is not None and other in work.candidate:
-            work.pair(name, other, "its module")
+            guess = work.all_reference[name].meta["module"] in doubtful
+            work.pair(name, other, f"its module, by {GUESSED}" if guess else "its module")
+
+
+def _guessed(match: Match) -> bool:
+    return GUESSED in match.matched_by
 
 
 _OF_A_TENSOR = ("param", "param_grad", "buffer", "buffer_before")
@@ -257,6 +254,42 @@ def _owned(tensors: Tensors, free: Iterable[str]) -> dict[Hashable, list[str]]:
     return found
 
 
+def _pair_parametrised(work: Work, same: Paired) -> None:
+    """Pair a plain parameter with one that the other side computes anew at each call (weight norm and its kind).
+
+    What such a computation returns is the parameter, and the gradient there is that of the parameter.
+    """
+    modules = {left: right for (left, _), (right, _) in same.items()}
+    for plain, computed in _computed(work, modules, candidate=False):
+        work.pair(plain, computed, "parametrised")
+    for plain, computed in _computed(work, {right: left for left, right in modules.items()}, candidate=True):
+        work.pair(computed, plain, "parametrised")
+
+
+_MADE_BY = {"param": "output", "param_grad": "grad_output"}
+
+
+def _computed(work: Work, modules: Mapping[str, str], candidate: bool) -> list[tuple[str, str]]:
+    """Return free parameters of a side, each with where the other side computes it."""
+    ours, theirs = work.tensors(candidate), work.tensors(not candidate)
+    sites = {_site_key(theirs[name].meta): name for name in work.free(not candidate)}
+    found = []
+    for name in work.free(candidate):
+        meta = ours[name].meta
+        slot, module = (
+            _MADE_BY.get(meta["slot"], ""),
+            f"{modules.get(meta['module'])}.parametrizations.{meta['tensor']}",
+        )
+        other = sites.get((slot, module, 0, 0))
+        if other is not None and ours[name].shape == theirs[other].shape:
+            found.append((name, other))
+    return found
+
+
+def _site_key(meta: Mapping[str, Any]) -> tuple[str, str, int, int]:
+    return meta["slot"], meta["module"], meta["call"], meta["nth"]
+
+
 def _follower_key(meta: Mapping[str, Any]) -> tuple[Hashable, ...]:
     slot = meta["slot"]
     if slot in _OF_A_TENSOR:
@@ -267,7 +300,7 @@ def _follower_key(meta: Mapping[str, Any]) -> tuple[Hashable, ...]:
 
 
 def _partner_key(
-    meta: Mapping[str, Any], modules: Mapping[str, str], same: _Paired, partner: Mapping[int, int]
+    meta: Mapping[str, Any], modules: Mapping[str, str], same: Paired, partner: Mapping[int, int]
 ) -> tuple[Hashable, ...] | None:
     """Return the key the partner of a reference's tensor would have."""
     slot = meta["slot"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from nndiff.align.hints import Suggest, name_hints
-from nndiff.align.plan import Alignment, Match, Tensors
+from nndiff.align.plan import Alignment, Match, Slice, Tensors
 
 
 class Work:
@@ -17,11 +17,57 @@ class Work:
         self.reference = dict.fromkeys(reference)  # free names, in order
         self.candidate = dict.fromkeys(candidate)
         self.matches: dict[str, Match] = {}
+        self.slices: dict[str, Slice] = {}
+        self._of_parts: dict[str, list[Match]] = {}  # of a reference's tensor that is compared in parts
+
+    def free(self, candidate: bool) -> dict[str, None]:
+        """Return the free names of a side, in order."""
+        return self.candidate if candidate else self.reference
+
+    def tensors(self, candidate: bool) -> Tensors:
+        """Return all tensors of a side."""
+        return self.all_candidate if candidate else self.all_reference
 
     def pair(self, ref_name: str, cand_name: str, matched_by: str) -> None:
         """Pair two free names."""
         self.matches[ref_name] = Match(ref_name, cand_name, matched_by)
         del self.reference[ref_name], self.candidate[cand_name]
+
+    def pair_parts(self, pieces: Sequence[Slice], matched_by: str) -> None:
+        """Pair free tensors of one side with the stretches of one of the other."""
+        whole, flipped = pieces[0].of, pieces[0].flipped
+        self.slices.update({piece.name: piece for piece in pieces})
+        if flipped:
+            self._of_parts[whole] = [Match(piece.name, piece.part, matched_by) for piece in pieces]
+        else:
+            self.matches.update({piece.part: Match(piece.part, piece.name, matched_by) for piece in pieces})
+        del self.free(not flipped)[whole]
+        for piece in pieces:
+            del self.free(flipped)[piece.part]
+
+    def partners(self) -> dict[int, int]:
+        """Return which recorded events are paired whole: order in the reference and in the candidate."""
+        whole = (match for match in self.matches.values() if match.candidate in self.all_candidate)
+        return {
+            self.all_reference[match.reference].meta["order"]: self.all_candidate[match.candidate].meta["order"]
+            for match in whole
+        }
+
+    def hold_back(self, reference: Container[str], candidate: Container[str]) -> tuple[list[str], list[str]]:
+        """Take what belongs to these modules out of what is free; return the names of both sides."""
+        held = (
+            [name for name in self.reference if self.all_reference[name].meta["module"] in reference],
+            [name for name in self.candidate if self.all_candidate[name].meta["module"] in candidate],
+        )
+        for free, names in zip((self.reference, self.candidate), held, strict=True):
+            for name in names:
+                del free[name]
+        return held
+
+    def give_back(self, held: tuple[list[str], list[str]]) -> None:
+        """Make free again what was held back."""
+        self.reference.update(dict.fromkeys(held[0]))
+        self.candidate.update(dict.fromkeys(held[1]))
 
     def pair_equal(
         self,
@@ -43,14 +89,22 @@ class Work:
         """Return the plan, in the reference's order."""
         left_ref = {name: self.all_reference[name] for name in self.reference}
         left_cand = {name: self.all_candidate[name] for name in self.candidate}
-        paired = {match.reference for match in self.matches.values()}
-        answered = {match.candidate for match in self.matches.values()}
+        matches = tuple(self._in_order())
+        paired = [match.reference for match in matches if match.reference in self.all_reference]
+        answered = [match.candidate for match in matches if match.candidate in self.all_candidate]
         return Alignment(
-            tuple(self.matches[name] for name in self.all_reference if name in self.matches),
+            matches,
             suggest(left_ref, left_cand, {name: self.all_reference[name] for name in paired}),
             suggest(left_cand, left_ref, {name: self.all_candidate[name] for name in answered}),
             notes,
+            self.slices,
         )
+
+    def _in_order(self) -> Iterator[Match]:
+        for name in self.all_reference:
+            if name in self.matches:
+                yield self.matches[name]
+            yield from self._of_parts.get(name, ())
 
     def same_shape(self, ref_name: str, cand_name: str) -> bool:
         """Tell whether two tensors have the same shape."""

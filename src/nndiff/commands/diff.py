@@ -9,9 +9,9 @@ from nndiff.align import Rename, read_map
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports, path, write_all
 from nndiff.commands.progress import ProgressBar
 from nndiff.commands.replay import add_replay_options, has_models, refuse_replay_options, replayed
-from nndiff.comparing import Rules, plan
 from nndiff.comparing import run as compare_plans
 from nndiff.names import parse_groups
+from nndiff.planning import Rules, plan
 from nndiff.sources import Source
 from nndiff.tolerance import Tolerance, choose
 

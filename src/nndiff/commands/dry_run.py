@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from nndiff.comparing import Plan
 from nndiff.names import printable
+from nndiff.planning import Plan
 from nndiff.reports.output import print_text
 
 

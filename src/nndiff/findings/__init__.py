@@ -11,10 +11,13 @@ Slugs used so far:
     gradients-only      outputs agree, gradients do not
     shapes-differ       paired sites have other shapes: other architectures
     permuted            agrees after the axes are put in another order
+    reshaped            agrees after the shape is changed: the same elements in the same order
     broadcast           agrees after one side is repeated along an axis
+    fused               one layer does the work of several of the other side: compared part by part
+    restructured        parameters in another form on the two sides: listed, not compared
+    inner-only          what differs inside cancels out before it comes out
     unstable            a side does not agree with itself from run to run
     environment         versions or numeric flags differ
-    never-ran           modules one side called and the other did not
 """
 
 from __future__ import annotations

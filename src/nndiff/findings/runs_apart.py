@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from nndiff.divergence import Run, SitePair, State, attribute_changes
-from nndiff.findings.layout import layout_findings
+from nndiff.divergence import Run, State, attribute_changes
+from nndiff.findings.layout import Layout, layout_findings
 from nndiff.names import plural
 from nndiff.recorded import is_gradient
 from nndiff.result import Finding
+from nndiff.sites import SitePair, outside_agrees
 from nndiff.verdict import Verdict
 
 Meta = Mapping[str, Any]
 _NORMS = ("norm",)
 
 
-def recording_findings(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> tuple[Finding, ...]:
+def recording_findings(
+    run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
+) -> tuple[Finding, ...]:
     """Return the findings of two recordings, the most telling first."""
     apart = any(not site.passed for site in run.sites)
     found = [
         *_unstable(reference, candidate),
-        *(_apart(run, first, reference, candidate) if apart else ()),
+        *(_apart(run, first, reference, candidate, moved) if apart else ()),
     ]
     return tuple(found)
 
 
-def _apart(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+def _apart(
+    run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
+) -> Iterator[Finding]:
     yield from _inputs(run)
     yield from _losses(reference, candidate)
-    yield from _modes(run, reference, candidate)
-    yield from _attributes(run, first, reference, candidate)
-    yield from _shapes(run)
-    yield from layout_findings(run.sites)
+    modes = list(_modes(run, first, reference, candidate))
+    yield from modes
+    yield from _attributes(first, reference, candidate, known=("training",) if modes else ())
+    yield from _shapes(run, moved)
+    yield from layout_findings(run.sites, moved)
     yield from _norms(run)
-    yield from _early(run, first)
+    yield from _early(run, reference)
     yield from _gradients(run)
+    yield from _inner(run)
     yield from _environment(reference, candidate)
 
 
@@ -51,7 +58,7 @@ def _inputs(run: Run) -> Iterator[Finding]:
         )
 
 
-def _modes(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+def _modes(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
     if all(site.passed for site in run.sites if site.slot == "output"):
         return
     apart = _in_other_modes(run, reference, candidate)
@@ -64,8 +71,9 @@ def _modes(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
             0.95,
         )
         return
-    dropping = reference.get("dropout_active") or candidate.get("dropout_active") or ()
-    if dropping:
+    dropping = [str(name) for name in reference.get("dropout_active") or candidate.get("dropout_active") or ()]
+    # dropout draws alike where what comes before it is alike: it is to blame only where the runs part in it
+    if first is not None and any(f"{name}.".startswith(f"{first.module}.".lstrip(".")) for name in dropping):
         yield Finding(
             "train-mode",
             tuple(dropping[:5]),
@@ -105,12 +113,12 @@ def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
             )
 
 
-def _attributes(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
-    if first is None:
+def _attributes(first: SitePair | None, reference: Meta, candidate: Meta, known: tuple[str, ...]) -> Iterator[Finding]:
+    if first is None or first.part:  # a fused layer is of another size, whatever is wrong
         return
     trees = module_tree(reference), module_tree(candidate)
     here, there = trees[0].get(first.reference.meta["module"], {}), trees[1].get(first.candidate.meta["module"], {})
-    changes = attribute_changes(here, there)
+    changes = {name: both for name, both in attribute_changes(here, there).items() if name not in known}
     if changes:
         told = ", ".join(f"{name} {one!r} against {other!r}" for name, (one, other) in changes.items())
         yield Finding(
@@ -130,8 +138,9 @@ def module_tree(meta: Meta) -> dict[str, Mapping[str, Any]]:
     return {str(each.get("name")): each for each in modules if isinstance(each, Mapping)}
 
 
-def _shapes(run: Run) -> Iterator[Finding]:
-    misfits = tuple(site.pair.name for site in run.sites if site.pair.verdict is Verdict.SHAPE)
+def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
+    others = [site.pair for site in run.sites if site.pair.verdict is Verdict.SHAPE and site.pair.order not in moved]
+    misfits = tuple(pair.name for pair in others)
     if misfits:
         yield Finding(
             "shapes-differ",
@@ -144,9 +153,9 @@ def _shapes(run: Run) -> Iterator[Finding]:
 
 def _norms(run: Run) -> Iterator[Finding]:
     failing = [site for site in run.sites if site.slot == "output" and not site.passed]
-    outer = {site.reference.meta["module"].rpartition(".")[0] for site in failing} | {""}
+    outer = {around for site in failing for around in _ancestors(site.module)}
     # a composite that holds a failing module does not diverge on its own
-    own = [site for site in failing if site.reference.meta["module"] not in outer and run.inputs_of(site) is State.IN]
+    own = [site for site in failing if site.module not in outer and run.inputs_of(site) is State.IN]
     if own and all(_is_norm(site) for site in own):
         yield Finding(
             "norms-only",
@@ -157,29 +166,43 @@ def _norms(run: Run) -> Iterator[Finding]:
         )
 
 
+def _ancestors(module: str) -> Iterator[str]:
+    while module:
+        module = module.rpartition(".")[0]
+        yield module
+
+
 def _is_norm(site: SitePair) -> bool:
     return any(word in str(site.reference.meta.get("class", "")).lower() for word in _NORMS)
 
 
-def _early(run: Run, first: SitePair | None) -> Iterator[Finding]:
-    """Tell when the two runs part before the first module that has weights."""
-    if first is None or first.slot != "output":
-        return
-    weighted = {site.reference.meta["module"] for site in run.sites if site.slot in ("param", "param_grad")}
+def _early(run: Run, reference: Meta) -> Iterator[Finding]:
+    """Tell when the two runs part before the first module that has weights, though they were fed the same."""
+    weighted = _with_weights(run, reference)
     outputs = [site for site in run.sites if site.slot == "output"]
-    before = [site for site in outputs if site.reference.meta["order"] < first.reference.meta["order"]]
-    if (
-        weighted
-        and first.reference.meta["module"] not in weighted
-        and not any(site.reference.meta["module"] in weighted for site in before)
-    ):
+    number = next((number for number, site in enumerate(outputs) if site.module in weighted), None)
+    fed = [site for site in run.sites if site.slot == "model_input"]
+    if number is None or not all(site.passed for site in fed):
+        return
+    before = [site for site in outputs[:number] if not site.passed]
+    if before or run.inputs_of(outputs[number]) is State.OUT:
         yield Finding(
             "early-layers",
-            (first.pair.name,),
+            ((before or outputs[number:])[0].pair.name,),
             "the runs part before the first module with weights",
             "check preprocessing: configuration, normalisation of the input, feature extraction",
             0.7,
         )
+
+
+# What modules with weights say of their sizes; where gradients or parameters were recorded, those tell better.
+_SIZES = ("in_features", "in_channels", "num_embeddings", "normalized_shape", "num_features", "input_size", "embed_dim")
+
+
+def _with_weights(run: Run, reference: Meta) -> set[str]:
+    owners = {site.module for site in run.sites if site.slot in ("param", "param_grad")}
+    tree = module_tree(reference)
+    return owners or {name for name, each in tree.items() if any(size in each.get("attributes", {}) for size in _SIZES)}
 
 
 def _gradients(run: Run) -> Iterator[Finding]:
@@ -192,6 +215,20 @@ def _gradients(run: Run) -> Iterator[Finding]:
             f"every output agrees, {plural(len(failing), 'gradient')} {'does' if len(failing) == 1 else 'do'} not",
             "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
             0.8,
+        )
+
+
+def _inner(run: Run) -> Iterator[Finding]:
+    """Tell when what differs inside is made good before it comes out."""
+    failing = [site for site in run.sites if site.slot == "output" and not site.passed]
+    if failing and outside_agrees(run.sites):
+        many = "1 output inside differs" if len(failing) == 1 else f"{len(failing):,} outputs inside differ"
+        yield Finding(
+            "inner-only",
+            tuple(site.pair.name for site in failing[:10]),
+            f"{many}, and all that goes in and comes out of the model agrees",
+            "a rewrite that cancels out (a norm folded away, a scale moved), or a fault that these inputs do not show",
+            0.7,
         )
 
 

@@ -1,0 +1,253 @@
+"""One layer that does the work of several, such as query, key and value: compared stretch by stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from nndiff.align.calls import Call, Paired, Regions
+from nndiff.align.plan import Slice
+from nndiff.align.work import Work
+from nndiff.tensors import Shape, TensorRef
+
+PART = "part of a fused layer"  # how such pairs say they were found
+_OF_A_LAYER = ("param", "param_grad")
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Say that one call of a side stands for several of the other."""
+
+    whole: Call
+    parts: tuple[Call, ...]
+    flipped: bool  # the whole is the reference's
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Say how parts lie in a whole: along an axis, perhaps with the two axes of each exchanged."""
+
+    axis: int
+    turned: bool = False
+
+
+def find_fused(work: Work, reference: Sequence[Call], candidate: Sequence[Call], same: Paired) -> list[Fused]:
+    """Find calls whose output has the shape of several of the other side laid end to end.
+
+    Those several have one parent and one class, were given the very same input, and ran one after the other.
+    """
+    lineage = _Lineage(work, same)
+    found: list[Fused] = []
+    taken: set[int] = set()
+    for flipped in (False, True):
+        wholes, others = (reference, candidate) if flipped else (candidate, reference)
+        groups = lineage.by_region(_alike(_free(work, others, candidate=flipped)), candidate=flipped)
+        for whole in _free(work, wholes, candidate=not flipped):
+            near = groups.get(lineage.region(whole, candidate=not flipped), ())
+            given = [group for group in near if lineage.same_inputs(whole, group[0], flipped)]
+            parts = None if id(whole) in taken else next(_fitting(whole, given, taken), None)
+            if parts is not None:
+                found.append(Fused(whole, parts, flipped))
+                taken.update(map(id, (whole, *parts)))
+    return found
+
+
+def _free(work: Work, calls: Iterable[Call], candidate: bool) -> Iterator[Call]:
+    names = work.free(candidate)
+    return (call for call in calls if call.leaf and len(call.outputs) == 1 and call.outputs[0].name in names)
+
+
+def _alike(calls: Iterable[Call]) -> list[list[Call]]:
+    """Return the calls that could be parts of one: of one parent, class and input."""
+    groups: dict[Hashable, list[Call]] = {}
+    for call in calls:
+        groups.setdefault((call.module.rpartition(".")[0], call.cls, call.inputs), []).append(call)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _fitting(whole: Call, groups: Iterable[list[Call]], taken: Container[int]) -> Iterator[tuple[Call, ...]]:
+    for group in groups:
+        free = [call for call in group if id(call) not in taken]
+        for start, stop in _runs([call.shapes[0] for call in free], whole.shapes[0]):
+            yield tuple(free[start:stop])
+
+
+def _runs(shapes: Sequence[Shape], whole: Shape) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of shapes that make up a whole."""
+    for start in range(len(shapes)):
+        filled = 0
+        for stop in range(start + 1, len(shapes) + 1):
+            axis = _other_axis(shapes[stop - 1], whole)
+            filled += shapes[stop - 1][axis] if axis is not None else 0
+            if axis is None or filled > whole[axis]:
+                break
+            if filled == whole[axis] and _axis(shapes[start:stop], whole) is not None:
+                yield start, stop
+
+
+def _other_axis(part: Shape, whole: Shape) -> int | None:
+    """Return the one axis along which a part is shorter than a whole."""
+    axes = [axis for axis, size in enumerate(part) if size != whole[axis]] if len(part) == len(whole) else []
+    return axes[0] if len(axes) == 1 else None
+
+
+def _axis(parts: Sequence[Shape], whole: Shape) -> int | None:
+    """Return the axis along which parts make up a whole, if they do."""
+    if any(len(part) != len(whole) for part in parts):
+        return None
+    axes = {axis for part in parts for axis, size in enumerate(part) if size != whole[axis]}
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    return axis if sum(part[axis] for part in parts) == whole[axis] else None
+
+
+class _Lineage:
+    """Know which inputs belong together, and which parts of the two models."""
+
+    def __init__(self, work: Work, same: Paired) -> None:
+        self._regions = Regions(same)
+        self._partner = work.partners()
+        self._answered = set(self._partner.values())
+
+    def region(self, call: Call, candidate: bool) -> str:
+        """Return the part of the model a call is in."""
+        return self._regions.of(call.module, candidate)
+
+    def by_region(self, groups: Iterable[list[Call]], candidate: bool) -> dict[str, list[list[Call]]]:
+        """Return groups of calls by the part of the model they are in."""
+        found: dict[str, list[list[Call]]] = {}
+        for group in groups:
+            found.setdefault(self.region(group[0], candidate), []).append(group)
+        return found
+
+    def same_inputs(self, whole: Call, part: Call, flipped: bool) -> bool:
+        """Tell whether a whole and a part may have been given the same."""
+        left, right = (whole.inputs, part.inputs) if flipped else (part.inputs, whole.inputs)
+        return len(left) == len(right) and all(map(self._same_input, left, right))
+
+    def _same_input(self, one: int, other: int) -> bool:
+        if one in self._partner:
+            return self._partner[one] == other
+        return other not in self._answered  # neither has a partner yet: nothing speaks against it
+
+
+def pair_fused(work: Work, fused: Iterable[Fused]) -> None:
+    """Pair what belongs to fused calls: outputs, gradients at them, parameters and their gradients."""
+    sides = _Belongings(work.all_reference.values()), _Belongings(work.all_candidate.values())
+    for each in fused:
+        ours, theirs = sides if each.flipped else sides[::-1]
+        parts = [theirs.of(part) for part in each.parts]
+        labels = _labels([call.module for call in each.parts], [call.number for call in each.parts])
+        for key, whole in ours.of(each.whole).items():
+            if all(key in part for part in parts):
+                _cut(work, whole, dict(zip(labels, (part[key] for part in parts), strict=True)), each)
+
+
+class _Belongings:
+    """Know what belongs to a call: its output, the gradient there, the parameters of its module."""
+
+    def __init__(self, tensors: Iterable[TensorRef]) -> None:
+        self._gradients: dict[int, TensorRef] = {}
+        self._owned: dict[str, dict[Hashable, TensorRef]] = {}
+        for tensor in tensors:
+            meta = tensor.meta
+            if meta["slot"] == "grad_output" and meta.get("forward") is not None and not meta["nth"]:
+                self._gradients[meta["forward"]] = tensor
+            elif meta["slot"] in _OF_A_LAYER:
+                self._owned.setdefault(meta["module"], {})[meta["slot"], meta["tensor"]] = tensor
+
+    def of(self, call: Call) -> dict[Hashable, TensorRef]:
+        """Return what belongs to a call, by what it is."""
+        (output,) = call.outputs
+        gradient = self._gradients.get(output.meta["order"])
+        found: dict[Hashable, TensorRef] = {"output": output, **self._owned.get(call.module, {})}
+        return found if gradient is None else {**found, "grad_output": gradient}
+
+
+def _labels(modules: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    last = [module.rpartition(".")[2] for module in modules]
+    numbered = [f"{name}@{number}" for name, number in zip(last, numbers, strict=True)]
+    return last if len(set(last)) == len(last) else numbered
+
+
+def _cut(work: Work, whole: TensorRef, parts: dict[str, TensorRef], fused: Fused) -> None:
+    """Pair parts with the stretches of the whole they lie in, in their order."""
+    way = _way([part.shape for part in parts.values()], whole.shape)
+    others = work.free(candidate=fused.flipped)
+    free = whole.name in work.free(not fused.flipped) and all(part.name in others for part in parts.values())
+    readable = not any(tensor.missing for tensor in (whole, *parts.values()))
+    if way is None or not free or not readable:
+        return
+    group = f"{fused.whole.module}@{fused.whole.number}"
+    work.pair_parts(_slices(whole, parts, way, fused.flipped, group), PART)
+
+
+def _slices(whole: TensorRef, parts: dict[str, TensorRef], way: _Way, flipped: bool, group: str = "") -> list[Slice]:
+    """Return the stretches of a whole its parts lie in, one after the other."""
+    sizes = [part.shape[::-1][way.axis] if way.turned else part.shape[way.axis] for part in parts.values()]
+    ends = list(accumulate(sizes))
+    names = [(f"{whole.name}.[{label}]", whole.name, part.name, flipped) for label, part in parts.items()]
+    return [
+        Slice(*name, way.axis, end - size, end, way.turned, group)
+        for name, size, end in zip(names, sizes, ends, strict=True)
+    ]
+
+
+def _way(parts: Sequence[Shape], whole: Shape) -> _Way | None:
+    axis = _axis(parts, whole)
+    if axis is not None:
+        return _Way(axis)
+    axis = _axis([part[::-1] for part in parts], whole) if len(whole) == 2 else None
+    return None if axis is None else _Way(axis, turned=True)
+
+
+def pair_owned_parts(work: Work, reference: Sequence[Call], candidate: Sequence[Call], same: Paired) -> None:
+    """Pair parameters that are left with the stretches of a larger one: no call tells of them, their names do."""
+    regions = Regions(same)
+    inputs = tuple({call.module: call.inputs for call in calls} for calls in (reference, candidate))
+    for flipped in (False, True):
+        free, theirs, ours = work.free(flipped), work.tensors(flipped), work.tensors(not flipped)
+        groups = _owned_alike((theirs[name] for name in free), regions, inputs[flipped], flipped)
+        for whole in [ours[name] for name in work.free(not flipped)]:
+            if whole.meta["slot"] in _OF_A_LAYER and not whole.missing:
+                region = regions.of(_below(whole), candidate=not flipped)
+                parts = next(_owned_fitting(whole, groups, region, free, flipped), None)
+                if parts is not None:
+                    work.pair_parts(parts, PART)
+
+
+def _below(tensor: TensorRef) -> str:
+    """Return a path inside the tensor's module, so that the module itself may be its region."""
+    return f"{tensor.meta['module']}.{tensor.meta['tensor']}"
+
+
+_Inputs = Mapping[str, tuple[int, ...]]  # what each module was given
+_Groups = dict[tuple[str, str, str, Hashable], list[TensorRef]]  # region, slot, name of the tensor, what else is shared
+
+
+def _owned_alike(tensors: Iterable[TensorRef], regions: Regions, inputs: _Inputs, candidate: bool) -> _Groups:
+    groups: _Groups = {}
+    for tensor in tensors:
+        meta = tensor.meta
+        if meta["slot"] in _OF_A_LAYER and not tensor.missing:
+            shared = meta["module"].rpartition(".")[0], inputs.get(meta["module"])
+            key = regions.of(meta["module"], candidate), meta["slot"], meta["tensor"], shared
+            groups.setdefault(key, []).append(tensor)
+    return groups
+
+
+def _owned_fitting(
+    whole: TensorRef, groups: _Groups, region: str, free: Container[str], flipped: bool
+) -> Iterator[list[Slice]]:
+    for (around, slot, tensor, _), group in groups.items():
+        if (around, slot) != (region, whole.meta["slot"]) or not whole.meta["tensor"].endswith(tensor):
+            continue
+        parts = [part for part in group if part.name in free]
+        for start, stop in _runs([part.shape for part in parts], whole.shape):
+            run = parts[start:stop]
+            way = _way([part.shape for part in run], whole.shape)
+            labels = _labels([part.meta["module"] for part in run], [0] * len(run))
+            if way is not None and len(set(labels)) == len(labels):
+                yield _slices(whole, dict(zip(labels, run, strict=True)), way, flipped)

@@ -1,0 +1,47 @@
+"""Names that mislead: layers that go by the names of others, though the two models do the same.
+
+A layer put in front of a Sequential, or a list that is run through in another order, gives every layer after it
+the name of another. Where all that goes in and comes out agrees and only layers paired by name do not, the names
+are set aside and those layers paired by what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nndiff.names import plural
+from nndiff.result import Leftover
+from nndiff.sites import SitePair, outside_agrees
+
+Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the candidate
+
+
+def misnamed(sites: Sequence[SitePair], leftovers: Iterable[Leftover]) -> Modules | None:
+    """Return the modules whose names may mislead, or None where names are not what is wrong."""
+    failing = [site for site in sites if not site.passed]
+    named = [site for site in failing if site.pair.matched_by.startswith(("name", "prefix"))]
+    if not named or not outside_agrees(sites):
+        return None
+    modules = (
+        frozenset(site.reference.meta["module"] for site in named),
+        frozenset(site.candidate.meta["module"] for site in named),
+    )
+    alone = len(modules[0]) == 1 and not any(":output" in left.name for left in leftovers)
+    return None if alone else modules  # one alone has nobody to change names with
+
+
+def all_agree(sites: Sequence[SitePair], leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> bool:
+    """Tell whether another pairing leaves nothing that differs and no more without a partner than before."""
+    counting, counted = (sum(left.counts for left in each) for each in (leftovers, before))
+    return all(site.passed for site in sites) and counting <= counted
+
+
+def note(sites: Iterable[SitePair], modules: Modules) -> str:
+    """Return what is said of layers that were paired by what they do."""
+    moved = [
+        f"{site.reference.meta['module']} with {site.candidate.meta['module']}"
+        for site in sites
+        if site.slot == "output" and site.reference.meta["module"] in modules[0]
+    ]
+    more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
+    return f"names mislead: {plural(len(moved), 'layer')} paired by what they do ({', '.join(moved[:3])}{more})"

@@ -1,0 +1,150 @@
+"""What will be compared with what: sources opened, names paired, nothing measured yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nndiff.align import Alignment, Match, Rename, align
+from nndiff.errors import UsageError
+from nndiff.measuring import Row
+from nndiff.names import matches_any, natural_key, plural, selected
+from nndiff.recorded import is_inner, not_asked_for, reached
+from nndiff.result import Leftover
+from nndiff.sources import Source, open_source
+from nndiff.tensors import TensorRef
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Say how names are paired and which of them count."""
+
+    renames: tuple[Rename, ...] = ()
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold what will be compared with what: one reference against one candidate."""
+
+    label: str
+    reference: Source
+    candidate: Source
+    alignment: Alignment
+    notes: tuple[str, ...] = ()
+    pieces: Mapping[str, TensorRef] = field(default_factory=dict)  # stretches that were cut out already
+
+    @property
+    def recorded(self) -> bool:
+        """Tell whether both sides are recordings."""
+        return self.reference.kind == self.candidate.kind == "recording"
+
+    def pairs(self) -> Iterator[tuple[Match, TensorRef, TensorRef]]:
+        """Yield the pairs: of recordings in order of execution, else in natural order of their names."""
+        matches = self.alignment.matches  # in the reference's order already
+        for match in matches if self.recorded else sorted(matches, key=lambda each: natural_key(each.reference)):
+            yield match, self._tensor(self.reference, match.reference), self._tensor(self.candidate, match.candidate)
+
+    def _tensor(self, source: Source, name: str) -> TensorRef:
+        piece = self.alignment.slices.get(name)
+        if piece is None:
+            return source.tensors[name]
+        from nndiff.parts import cut
+
+        return self.pieces.get(name) or cut(source.tensors[piece.of], piece)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the pairs, ready to be measured."""
+        return (Row(self.label, *pair) for pair in self.pairs())
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """Yield the tensors without a partner, in natural order."""
+        whole, matches = self.alignment.whole, self.alignment.matches
+        left, right = [whole(each.reference) for each in matches], [whole(each.candidate) for each in matches]
+        yield from self._left("reference", self.reference, self.candidate, self.alignment.only_reference, left)
+        yield from self._left("candidate", self.candidate, self.reference, self.alignment.only_candidate, right)
+
+    def _left(
+        self, side: str, source: Source, other: Source, names: Mapping[str, str], paired: Iterable[str]
+    ) -> Iterator[Leftover]:
+        end = reached(source.tensors, paired, other.meta) if self.recorded else math.inf
+        for name in sorted(names, key=natural_key):
+            tensor = source.tensors[name]
+            unreached = tensor.meta.get("order", -1) > end
+            idle = self.recorded and (is_inner(tensor) or not_asked_for(tensor, other.meta)) and not unreached
+            yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not idle, unreached)
+
+
+def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
+    """Open the sources and pair their tensors, reading no data."""
+    if not candidates:
+        raise UsageError("a comparison needs a reference and at least one candidate")
+    opened = open_source(reference, "reference")
+    plans: list[Plan] = []
+    for number, candidate in enumerate(candidates, 1):
+        source = open_source(candidate, "candidate" if len(candidates) == 1 else f"candidate {number}")
+        label = _free_label(source.label, [each.label for each in plans])
+        both_recorded = opened.kind == source.kind == "recording"
+        full = _pairing(both_recorded)(opened.tensors, source.tensors, rules.renames, rules.mapping)
+        plans.append(Plan(label, opened, source, *filtered(full, rules)))
+    return plans
+
+
+def _pairing(recorded: bool) -> Callable[..., Alignment]:
+    """Return the way names are paired; what only recordings need is imported only for them."""
+    if not recorded:
+        return align
+    from nndiff.align.sites import align_sites
+
+    return align_sites
+
+
+def _free_label(label: str, taken: Iterable[str]) -> str:
+    free, number = label, 2
+    while free in taken:
+        free, number = f"{label} ({number})", number + 1
+    return free
+
+
+def filtered(full: Alignment, rules: Rules) -> tuple[Alignment, tuple[str, ...]]:
+    """Return the alignment of the names that count, and notes on what does not."""
+    if not (rules.include or rules.exclude):
+        return full, full.notes
+    matches = tuple(match for match in full.matches if _counts(rules, match.reference, match.candidate))
+    only_reference = {name: hint for name, hint in full.only_reference.items() if _counts(rules, name)}
+    only_candidate = {name: hint for name, hint in full.only_candidate.items() if _counts(rules, name)}
+    kept = Alignment(matches, only_reference, only_candidate, slices=full.slices)
+    before = len(full.matches) + len(full.only_reference) + len(full.only_candidate)
+    dropped = before - len(matches) - len(only_reference) - len(only_candidate)
+    left_out = f"left out by --include/--exclude: {dropped:,} of {plural(before, 'name')}"
+    return kept, (*full.notes, left_out, *_idle(full, rules))
+
+
+def _counts(rules: Rules, *names: str) -> bool:
+    """Tell whether a pair counts: let in by either name, shut out by none."""
+    return any(selected(name, rules.include, ()) for name in names) and all(
+        selected(name, (), rules.exclude) for name in names
+    )
+
+
+def _idle(full: Alignment, rules: Rules) -> Iterator[str]:
+    names = [name for match in full.matches for name in (match.reference, match.candidate)]
+    names += [*full.only_reference, *full.only_candidate]
+    for pattern in (*rules.include, *rules.exclude):
+        if not any(matches_any(name, (pattern,)) for name in names):
+            yield f"the pattern {pattern!r} names no tensor"
+
+
+def settled(plan: Plan) -> Plan:
+    """Return the plan with the stretches of fused layers cut out."""
+    if not plan.alignment.slices:
+        return plan
+    from nndiff.parts import settle
+
+    found = settle(plan.alignment, plan.reference.tensors, plan.candidate.tensors)
+    return replace(plan, alignment=found.alignment, pieces=found.pieces)

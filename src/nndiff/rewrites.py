@@ -1,0 +1,95 @@
+"""What two implementations may do otherwise inside while all that goes in and comes out agrees.
+
+Layers are cut, named, laid out and parametrised in many ways. Where every input, output, loss and gradient at
+the outside agrees, a disagreement inside that such a rewrite explains is listed and told, and is no difference.
+Nothing is excused while anything else differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nndiff.align.fused import PART
+from nndiff.align.sites import GUESSED
+from nndiff.findings.layout import Layout, layout_findings, layouts
+from nndiff.recorded import is_inner
+from nndiff.restructured import without_restructured
+from nndiff.result import Finding, Leftover
+from nndiff.sites import SitePair, outside_agrees
+from nndiff.sources import Source
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Hold the judged pairs of one candidate, what has no partner, and what was found out about both."""
+
+    sites: Sequence[SitePair]
+    leftovers: Sequence[Leftover]
+    layouts: Mapping[int, Layout]
+    findings: tuple[Finding, ...] = ()
+
+
+def without_rewrites(
+    sites: Sequence[SitePair], leftovers: Sequence[Leftover], sources: tuple[Source, Source]
+) -> Standing:
+    """Return pairs and leftovers with those that a rewrite explains set aside."""
+    standing = _without_moved(Standing(sites, leftovers, layouts(sites)), sources)
+    findings = (*standing.findings, *_fused(standing.sites))
+    if not (outside_agrees(standing.sites) and all(site.passed for site in standing.sites)):
+        return replace(standing, findings=findings)
+    left, told = without_restructured(standing.sites, standing.leftovers, sources)
+    return replace(standing, leftovers=left, findings=(*findings, *told))
+
+
+def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standing:
+    """Set aside what only lies otherwise, and take back guessed pairs that do not agree.
+
+    Calls paired by their order, or parts laid beside a larger layer, may simply not belong together; if all
+    that is certain agrees, a disagreement of two guessed partners says that the guess was wrong.
+    """
+    failing = [site for site in standing.sites if not site.passed]
+    doubtful = {_fused_layer(site) for site in failing if site.slot == "output"} - {""}
+
+    def explained(site: SitePair) -> bool:
+        guessed = GUESSED in site.pair.matched_by or _fused_layer(site) in doubtful
+        return site.inside and (guessed or site.pair.order in standing.layouts)
+
+    if not (failing and outside_agrees(standing.sites) and all(map(explained, failing))):
+        return standing
+    gone = [site for site in standing.sites if not site.passed or _fused_layer(site) in doubtful]
+    aside = {left for site in gone for left in _both_left(site, standing.layouts.get(site.pair.order), sources)}
+    kept = [site for site in standing.sites if not any(site is each for each in gone)]
+    told = tuple(layout_findings(gone, standing.layouts, harmless=True))
+    return Standing(kept, (*standing.leftovers, *sorted(aside, key=_place)), {}, (*standing.findings, *told))
+
+
+def _place(left: Leftover) -> tuple[str, str]:
+    return left.side, left.name
+
+
+def _fused_layer(site: SitePair) -> str:
+    """Return the name of the larger layer a pair is part of, or nothing."""
+    return _whole(site.reference.name) or _whole(site.candidate.name) if PART in site.pair.matched_by else ""
+
+
+def _whole(name: str) -> str:
+    """Return the layer of a stretch, as `a.qkv` of `a.qkv:output.[q]`."""
+    return name.partition(":")[0] if name.endswith("]") else ""
+
+
+def _both_left(site: SitePair, layout: Layout | None, sources: tuple[Source, Source]) -> Iterable[Leftover]:
+    names = site.pair.reference_name, site.pair.candidate_name
+    for side, source, name, other in zip(("reference", "candidate"), sources, names, names[::-1], strict=True):
+        tensor = source.tensors[name] if name in source.tensors else source.tensors[name.rpartition(".[")[0]]
+        hint = f"agrees with {other!r} after {layout.how}" if layout else "laid beside another by guess, and not equal"
+        counts = layout is None and not is_inner(tensor)
+        yield Leftover(site.pair.candidate, side, tensor.name, tensor.shape, tensor.dtype.name, hint, counts)
+
+
+def _fused(sites: Iterable[SitePair]) -> Iterable[Finding]:
+    layers = dict.fromkeys(layer for layer in map(_fused_layer, sites) if layer)
+    if layers:
+        several = "one layer does" if len(layers) == 1 else f"{len(layers):,} layers do each"
+        evidence = f"{several} the work of several of the other side; compared part by part"
+        yield Finding("fused", tuple(layers), evidence, "", 1.0, harmless=True)

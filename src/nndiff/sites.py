@@ -1,0 +1,51 @@
+"""A judged pair of two recordings with the recorded tensors behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nndiff.align.fused import PART
+from nndiff.recorded import is_final, is_inner, is_owned
+from nndiff.result import Pair
+from nndiff.tensors import TensorRef
+
+
+@dataclass(frozen=True)
+class SitePair:
+    """Hold a judged pair with the two recorded tensors behind it."""
+
+    pair: Pair
+    reference: TensorRef
+    candidate: TensorRef
+
+    @property
+    def slot(self) -> str:
+        """Return the slot of the site."""
+        return str(self.reference.meta.get("slot"))
+
+    @property
+    def module(self) -> str:
+        """Return the path of the module, by the reference's name."""
+        return str(self.reference.meta["module"])
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether it is of something inside the model, which another implementation may do otherwise."""
+        return is_inner(self.reference) or is_owned(self.reference)
+
+    @property
+    def part(self) -> bool:
+        """Tell whether one of the two is but a stretch of a larger layer."""
+        return self.pair.matched_by.startswith(PART)
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether the pair is the same."""
+        return self.pair.verdict.passed
+
+
+def outside_agrees(sites: Iterable[SitePair]) -> bool:
+    """Tell whether all that goes in and comes out agrees, the final output among it."""
+    outside = [site for site in sites if not site.inside]
+    return any(is_final(site.reference) for site in outside) and all(site.passed for site in outside)

@@ -1,0 +1,271 @@
+"""Bugs that people make, planted in real architectures: each is found at its very place, forward and backward."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
+from torch import nn
+from zoo import ZOO, built
+
+import nndiff
+from nndiff.recording.record import record
+
+
+def model(name):
+    """Return a model whose norms and biases are not all alike, as those of a fresh one are."""
+    made = built(name)
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for path, parameter in made.named_parameters():
+            if "norm" in path.lower() or path.endswith("bias"):
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return made
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Return the recording of a model as it should be; made once."""
+    folder = tmp_path_factory.mktemp("right")
+    made = {}
+
+    def get(name, backward):
+        if (name, backward) not in made:
+            path = folder / f"{name}-{backward}.nnrec"
+            made[name, backward] = record(model(name), ZOO[name].inputs(), path=path, backward=backward).path
+        return made[name, backward]
+
+    return get
+
+
+class Slightly(torch.autograd.Function):
+    """A gradient a tenth too large."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 1.1
+
+
+def around(module, before=lambda *args: args, after=lambda output: output):
+    """Do something to what a module is given or returns."""
+    plain = module.forward
+    module.forward = lambda *args, **kwargs: after(plain(*before(*args), **kwargs))
+
+
+def eps(m):
+    m.model.layers[1].input_layernorm.variance_epsilon = 1e-2
+
+
+def layer_norm_eps(m):
+    m.encoder.layer[1].output.LayerNorm.eps = 1e-3
+
+
+def wrong_gelu(m):
+    m.encoder.layer[1].intermediate.intermediate_act_fn = nn.GELU(approximate="tanh").eval()
+
+
+def wrong_gelu_in_no_module(m):
+    dense = m.encoder.layer[1].intermediate.dense
+    m.encoder.layer[1].intermediate.forward = lambda x: F.gelu(dense(x), approximate="tanh")
+
+
+def no_scale(m):
+    m.model.layers[1].self_attn.scaling = 1.0
+
+
+def transposed(m):
+    with torch.no_grad():
+        weight = m.model.layers[1].self_attn.q_proj.weight
+        weight.copy_(weight.t().clone())
+
+
+def no_mask(m):
+    attn = m.model.layers[1].self_attn
+    plain = attn.forward
+    attn.forward = lambda *args, **kwargs: plain(*args, **{**kwargs, "attention_mask": None})
+
+
+def rotary_off_by_one(m):
+    plain = m.model.rotary_emb.forward
+    m.model.rotary_emb.forward = lambda x, position_ids: plain(x, position_ids + 1)
+
+
+def positions_off_by_one(m):
+    m.embeddings.position_ids = (m.embeddings.position_ids + 1)[:, :63]
+
+
+def heads_swapped(m):
+    with torch.no_grad():
+        weight = m.model.layers[1].self_attn.q_proj.weight
+        weight.copy_(weight.view(4, 8, 32)[[1, 0, 2, 3]].reshape(32, 32))
+
+
+def heads_merged_in_another_order(m):
+    def swap(x):
+        return (x.unflatten(-1, (4, 8))[:, :, [1, 0, 2, 3]].flatten(2),)
+
+    m.model.layers[1].self_attn.o_proj.register_forward_pre_hook(lambda module, args: swap(*args))
+
+
+def no_residual(m):
+    def forward(self, hidden_states, **kwargs):
+        kwargs.pop("use_cache", None)
+        hidden, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+    m.model.layers[1].forward = types.MethodType(forward, m.model.layers[1])
+
+
+def dropout_left_on(m):
+    m.encoder.layer[1].output.dropout.train()
+
+
+def cast(m):
+    layer = m.model.layers[1].mlp.up_proj
+    layer.forward = lambda x: F.linear(x.bfloat16(), layer.weight.bfloat16()).float()
+
+
+def no_bias(m):
+    m.encoder.layer[1].attention.self.query.bias = None
+
+
+def norms_swapped(m):
+    layer = m.encoder.layer[1]
+    one, other = layer.attention.output, layer.output
+    one.LayerNorm, other.LayerNorm = other.LayerNorm, one.LayerNorm
+
+
+def cross_attention_of_something_else(m):
+    attn = m.decoder.layers[1].encoder_attn
+    plain = attn.forward
+    attn.forward = lambda *args, **kwargs: plain(
+        *args, **{**kwargs, "key_value_states": kwargs["key_value_states"] * 1.01}
+    )
+
+
+def statistics(m):
+    m.encoder.stages[1].layers[0].layer[1].normalization.running_mean.add_(0.1)
+
+
+def decay(m):
+    with torch.no_grad():
+        m.backbone.layers[1].mixer.A_log.add_(0.1)
+
+
+def head_scaled(m):
+    around(m.lm_head, after=lambda output: output * 1.001)
+
+
+# bug: the model it is planted in, and the module it is in
+FORWARD = {
+    eps: ("llama", "model.layers.1.input_layernorm"),
+    layer_norm_eps: ("bert", "encoder.layer.1.output.LayerNorm"),
+    wrong_gelu: ("bert", "encoder.layer.1.intermediate.intermediate_act_fn"),
+    wrong_gelu_in_no_module: ("bert", "encoder.layer.1.intermediate"),
+    no_scale: ("llama", "model.layers.1.self_attn"),
+    transposed: ("llama", "model.layers.1.self_attn.q_proj"),
+    no_mask: ("llama", "model.layers.1.self_attn"),
+    rotary_off_by_one: ("llama", "model.rotary_emb"),
+    positions_off_by_one: ("bert", "embeddings"),
+    heads_swapped: ("llama", "model.layers.1.self_attn.q_proj"),
+    heads_merged_in_another_order: ("llama", "model.layers.1.self_attn"),
+    no_residual: ("llama", "model.layers.1"),
+    dropout_left_on: ("bert", "encoder.layer.1.output.dropout"),
+    cast: ("llama", "model.layers.1.mlp.up_proj"),
+    no_bias: ("bert", "encoder.layer.1.attention.self.query"),
+    norms_swapped: ("bert", "encoder.layer.1.attention.output.LayerNorm"),
+    cross_attention_of_something_else: ("whisper", "decoder.layers.1.encoder_attn"),
+    statistics: ("resnet", "encoder.stages.1.layers.0.layer.1.normalization"),
+    decay: ("mamba", "backbone.layers.1.mixer"),
+    head_scaled: ("llama", "lm_head"),
+}
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("bug", FORWARD, ids=lambda bug: bug.__name__)
+def test_a_bug_is_found_at_its_very_place(bug, backward, reference, tmp_path):
+    name, place = FORWARD[bug]
+    broken = model(name)
+    bug(broken)
+    record(broken, ZOO[name].inputs(), path=tmp_path / "wrong.nnrec", backward=backward)
+    result = nndiff.compare(reference(name, backward), tmp_path / "wrong.nnrec")
+    assert result.exit_code == 1
+    assert result.first_divergence["module"] == place
+    assert "gradients-only" not in {finding.cause for finding in result.findings}
+
+
+def activation_backward(m):
+    around(m.model.layers[1].mlp.act_fn, before=lambda x: (Slightly.apply(x),))
+
+
+def norm_backward(m):
+    around(m.encoder.layer[1].output.LayerNorm, before=lambda x: (Slightly.apply(x),))
+
+
+def layer_backward(m):
+    m.model.layers[1].register_forward_hook(lambda module, args, output: Slightly.apply(output))
+
+
+def weight_backward(m):
+    dense = m.encoder.layer[1].intermediate.dense
+    dense.forward = lambda x: F.linear(x, Slightly.apply(dense.weight), dense.bias)
+
+
+def key_input_detached(m):
+    around(m.model.layers[1].self_attn.k_proj, before=lambda x: (x.detach(),))
+
+
+def value_detached(m):
+    around(m.encoder.layer[1].attention.self.value, after=lambda output: output.detach())
+
+
+def frozen(m):
+    m.encoder.layer[1].intermediate.dense.weight.requires_grad_(False)
+
+
+# bug: the model, the module to look in, and what is said of it
+BACKWARD = {
+    activation_backward: ("llama", "model.layers.1.mlp.act_fn", "its backward"),
+    norm_backward: ("bert", "encoder.layer.1.output", "the backward of encoder.layer.1.output.LayerNorm"),
+    layer_backward: ("llama", "model.layers.1", "the backward of what model.layers.1 does"),
+    weight_backward: ("bert", "encoder.layer.1.intermediate.dense", "that of its parameter is out"),
+    key_input_detached: ("llama", "model.layers.1.self_attn", "q_proj, model.layers.1.self_attn.k_proj"),
+    value_detached: ("bert", "encoder.layer.1.attention.self.value", "no gradient reaches it in the candidate"),
+    frozen: ("bert", "encoder.layer.1.intermediate.dense", "the candidate has no gradient of it"),
+}
+
+
+@pytest.mark.parametrize("bug", BACKWARD, ids=lambda bug: bug.__name__)
+def test_a_bug_of_the_backward_pass_is_found_at_its_place(bug, reference, tmp_path):
+    name, place, said = BACKWARD[bug]
+    broken = model(name)
+    bug(broken)
+    record(broken, ZOO[name].inputs(), path=tmp_path / "forward.nnrec")
+    assert nndiff.compare(reference(name, False), tmp_path / "forward.nnrec").verdict == "identical"
+    record(broken, ZOO[name].inputs(), path=tmp_path / "wrong.nnrec", backward=True)
+    result = nndiff.compare(reference(name, True), tmp_path / "wrong.nnrec")
+    assert result.exit_code == 1
+    assert result.first_divergence["module"] == place
+    assert said in result.first_divergence["why"]
+
+
+def test_a_gradient_that_one_side_lacks_is_kept_in_a_saved_result(reference, tmp_path):
+    from nndiff import result_json
+    from nndiff.reports import ReportOptions, get_report
+    from nndiff.tolerance import Tolerance
+
+    broken = model("bert")
+    frozen(broken)
+    record(broken, ZOO["bert"].inputs(), path=tmp_path / "wrong.nnrec", backward=True)
+    nndiff.compare(reference("bert", True), tmp_path / "wrong.nnrec").save(tmp_path / "x.json")
+    loaded = result_json.load(tmp_path / "x.json")
+    again = loaded.judged_at(Tolerance(1e-4, 1e-4))
+    assert again.first_divergence["name"] == "encoder.layer.1.intermediate.dense.weight:param_grad"
+    text = get_report("terminal").render(again, ReportOptions(width=120, color=False))
+    assert "▶ first at encoder.layer.1.intermediate.dense.weight:param_grad  Linear, not in the candidate" in text

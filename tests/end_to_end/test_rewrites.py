@@ -1,0 +1,364 @@
+"""Harmless rewrites are no bugs: the same network written otherwise passes, forward and backward."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import nndiff
+
+INPUT = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(3))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x):
+        return self.o(torch.softmax(self.q(x) @ self.k(x).transpose(-1, -2), -1) @ self.v(x))
+
+
+class Kernel(Attention):
+    def forward(self, x):
+        return self.o(F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x), scale=1.0))
+
+
+class Fused(nn.Module):
+    def __init__(self, plain):
+        super().__init__()
+        self.qkv, self.o = nn.Linear(6, 18), plain.o
+        with torch.no_grad():
+            self.qkv.weight.copy_(torch.cat([plain.q.weight, plain.k.weight, plain.v.weight]))
+            self.qkv.bias.copy_(torch.cat([plain.q.bias, plain.k.bias, plain.v.bias]))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.o(torch.softmax(q @ k.transpose(-1, -2), -1) @ v)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n1, self.attn, self.n2 = nn.LayerNorm(6), Attention(), nn.LayerNorm(6)
+        self.up, self.act, self.down = nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6)
+
+    def forward(self, x):
+        x = x + self.attn(self.n1(x))
+        return x + self.down(self.act(self.up(self.n2(x))))
+
+
+class Functional(Block):
+    def forward(self, x):
+        x = x + self.attn(self.n1(x))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+class InPlace(Block):
+    def forward(self, x):
+        y = self.attn(self.n1(x))
+        y += x
+        z = self.down(self.act(self.up(self.n2(y))))
+        z += y
+        return z
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb, self.blocks, self.head = nn.Linear(6, 6), nn.ModuleList(Block() for _ in range(2)), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.emb(x)
+        for block in self.blocks:
+            x = self.run(block, x)
+        return self.head(x)
+
+    def run(self, block, x):
+        return block(x)
+
+
+class Checkpointed(Net):
+    def run(self, block, x):
+        return checkpoint(block, x, use_reentrant=False)
+
+
+class Reentrant(Net):
+    def run(self, block, x):
+        return checkpoint(block, x, use_reentrant=True)
+
+
+class Wrapper(nn.Module):
+    """As DataParallel and its kind."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+
+class InDict(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return {"logits": self.net(x)}
+
+
+def made(kind, seed=0):
+    torch.manual_seed(seed)
+    return kind().eval()
+
+
+def changed(change):
+    """Return the net, and its copy with something done to every block."""
+    one = made(Net)
+    other = copy.deepcopy(one)
+    for block in other.blocks:
+        change(block)
+    return one, other.eval()
+
+
+def fuse(block):
+    block.attn = Fused(block.attn)
+
+
+def functional(block):
+    block.__class__ = Functional
+    del block.act
+
+
+def in_place(block):
+    block.__class__ = InPlace
+
+
+def padded(block):
+    block.up = nn.Sequential(nn.Identity(), block.up, nn.Identity())
+
+
+def kernel(block):
+    block.attn.__class__ = Kernel
+
+
+class Stack(nn.Module):
+    """Layers in a list, run through in an order of their own; `places` says where each one lies."""
+
+    def __init__(self, places):
+        super().__init__()
+        layers = [nn.Linear(6, 6) for _ in places]
+        self.places, self.layers = places, nn.ModuleList(layers[places.index(place)] for place in range(len(places)))
+
+    def forward(self, x):
+        for place in self.places:
+            x = torch.tanh(self.layers[place](x))
+        return x
+
+
+class Branches(nn.Module):
+    def __init__(self, swapped):
+        super().__init__()
+        self.left, self.right, self.norm, self.swapped = nn.Linear(6, 6), nn.Linear(6, 6), nn.LayerNorm(6), swapped
+
+    def forward(self, x):
+        if self.swapped:
+            right, left = self.right(x), self.left(x)
+        else:
+            left, right = self.left(x), self.right(x)
+        return self.norm(left * torch.tanh(right))
+
+
+class Contiguous(nn.Module):
+    def __init__(self, copied):
+        super().__init__()
+        self.a, self.b, self.copied = nn.Linear(6, 6), nn.Linear(5, 6), copied
+
+    def forward(self, x):
+        y = self.a(x).transpose(1, 2)
+        return self.b(y.contiguous() if self.copied else y)
+
+
+class Returning(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.a, self.b, self.form = nn.Linear(6, 6), nn.Linear(6, 6), form
+
+    def forward(self, x):
+        hidden = self.a(x)
+        return self.form(hidden, self.b(hidden))
+
+
+class Convolving(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc, self.z = nn.Linear(6, 6), nn.Conv1d(6, 8, 1), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.z(torch.relu(self.fc(self.a(x).transpose(1, 2)).transpose(1, 2)))
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc, self.z = nn.Linear(6, 6), nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.z(torch.relu(self.fc(self.a(x))))
+
+
+def convolution():
+    one, other = made(Convolving), made(Plain, 1)
+    state = one.state_dict()
+    other.load_state_dict({**state, "fc.weight": state["fc.weight"][:, :, 0]})
+    return one, other
+
+
+def weight_norm(wrap, unwrap):
+    one, other = (made(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))) for _ in range(2))
+    wrap(one[0])
+    wrap(other[0])
+    unwrap(other[0])
+    return one, other
+
+
+class TimeFirst(nn.Module):
+    def __init__(self, time_first):
+        super().__init__()
+        self.attn, self.time_first = nn.MultiheadAttention(6, 2, batch_first=not time_first), time_first
+        self.o = nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = x.transpose(0, 1) if self.time_first else x
+        y = self.attn(x, x, x)[0]
+        return self.o(y.transpose(0, 1) if self.time_first else y)
+
+
+def without_dropout():
+    one = made(lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)))
+    return one, nn.Sequential(*(copy.deepcopy(each) for each in one if not isinstance(each, nn.Dropout))).eval()
+
+
+def named_against_numbered():
+    names = ("fc1", "act1", "fc2", "act2", "fc3")
+    one = made(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)))
+    other = nn.Sequential()
+    for name, each in zip(names, one, strict=True):
+        other.add_module(name, copy.deepcopy(each))
+    return one, other.eval()
+
+
+def one_relu_for_all():
+    one = made(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)))
+    other = copy.deepcopy(one)
+    other[3] = other[1]
+    return one, other
+
+
+REWRITES = {
+    "fused": lambda: changed(fuse),
+    "functional": lambda: changed(functional),
+    "in place": lambda: changed(in_place),
+    "identities": lambda: changed(padded),
+    "another kernel": lambda: changed(kernel),
+    "checkpointed": lambda: (made(Net), made(Checkpointed)),
+    "checkpointed, reentrant": lambda: (made(Net), made(Reentrant)),
+    "checkpointed in two ways": lambda: (made(Checkpointed), made(Reentrant)),
+    "wrapped": lambda: (made(Net), Wrapper(made(Net))),
+    "wrapped, its output in a dict": lambda: (made(Net), InDict(made(Net))),
+    "named against numbered": named_against_numbered,
+    "one activation for all": one_relu_for_all,
+    "branches in another order": lambda: (made(lambda: Branches(False)), made(lambda: Branches(True))),
+    "a view against a copy": lambda: (made(lambda: Contiguous(True)), made(lambda: Contiguous(False))),
+    "a list in another order": lambda: (made(lambda: Stack([0, 1, 2])), made(lambda: Stack([2, 0, 1]))),
+    "dict against tuple": lambda: (
+        made(lambda: Returning(lambda hidden, out: {"hidden": hidden, "out": out})),
+        made(lambda: Returning(lambda hidden, out: (hidden, out))),
+    ),
+    "no dropout at rest": without_dropout,
+    "convolution against linear": convolution,
+    "time first inside": lambda: (made(lambda: TimeFirst(True)), made(lambda: TimeFirst(False))),
+    "no weight norm": lambda: weight_norm(
+        torch.nn.utils.parametrizations.weight_norm,
+        lambda layer: torch.nn.utils.parametrize.remove_parametrizations(layer, "weight"),
+    ),
+    "no weight norm, as it was": lambda: weight_norm(torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning", "ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("flipped", [False, True], ids=["", "flipped"])
+@pytest.mark.parametrize("case", REWRITES)
+def test_a_rewrite_is_no_bug(case, flipped, backward):
+    one, other = REWRITES[case]()
+    result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=INPUT, backward=backward)
+    failing = [(pair.name, pair.candidate_name, pair.matched_by) for pair in result.pairs if not pair.verdict.passed]
+    assert result.exit_code == 0, (failing, [left for left in result.leftovers if left.counts])
+    assert result.first_divergence is None
+    assert all(finding.harmless for finding in result.findings)
+
+
+def spoil(parameter):
+    with torch.no_grad():
+        parameter.view(-1)[0] += 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning", "ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("flipped", [False, True], ids=["", "flipped"])
+@pytest.mark.parametrize("case", REWRITES)
+def test_a_bug_in_what_was_rewritten_is_found(case, flipped):
+    one, other = REWRITES[case]()
+    for parameter in list(other.parameters())[-2:]:
+        spoil(parameter)
+    result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=INPUT, backward=True)
+    assert result.exit_code == 1
+    assert result.first_divergence is not None
+
+
+def test_names_that_mislead_are_told():
+    result = nndiff.compare(*REWRITES["a list in another order"](), inputs=INPUT)
+    assert any(note.startswith("names mislead: 3 layers paired by what they do") for note in result.notes)
+
+
+def test_names_that_mislead_are_seen_through_in_spite_of_noise():
+    one, other = REWRITES["a list in another order"]()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1 + 1e-6)
+    result = nndiff.compare(one, other, inputs=INPUT, backward=True, atol=1e-4)
+    assert (result.verdict, result.exit_code) == ("close", 0)
+
+
+def test_layers_that_changed_places_are_found_by_name_where_the_output_differs():
+    one = made(Attention)
+    other = copy.deepcopy(one)
+    other.q, other.k = other.k, other.q
+    result = nndiff.compare(one, other, inputs=INPUT)
+    assert result.first_divergence["name"] == "q:output"
+
+
+def test_outputs_that_only_came_in_another_order_are_known_by_their_content():
+    one = made(lambda: Returning(lambda hidden, out: {"hidden": hidden, "out": out}))
+    other = made(lambda: Returning(lambda hidden, out: (out, hidden)))
+    assert nndiff.compare(one, other, inputs=INPUT).verdict == "identical"
+
+
+def test_a_difference_that_cancels_out_is_a_difference_and_told():
+    torch.manual_seed(0)
+    conv = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval()
+    with torch.no_grad():
+        conv[1].running_mean.normal_()
+        conv[1].running_var.uniform_(0.5, 2)
+    folded = copy.deepcopy(conv)
+    folded[0], folded[1] = torch.nn.utils.fuse_conv_bn_eval(folded[0], folded[1]), nn.Identity()
+    result = nndiff.compare(conv, folded, inputs=torch.randn(2, 1, 8, 8))
+    assert result.exit_code == 1
+    assert result.first_divergence["name"] == "0:output"
+    assert "inner-only" in {finding.cause for finding in result.findings}

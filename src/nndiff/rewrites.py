@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nndiff.align.fused import PART
 from nndiff.align.sites import GUESSED
 from nndiff.findings.layout import Layout, layout_findings, layouts
 from nndiff.recorded import is_inner
@@ -70,12 +69,10 @@ def _place(left: Leftover) -> tuple[str, str]:
 
 def _fused_layer(site: SitePair) -> str:
     """Return the name of the larger layer a pair is part of, or nothing."""
-    return _whole(site.reference.name) or _whole(site.candidate.name) if PART in site.pair.matched_by else ""
-
-
-def _whole(name: str) -> str:
-    """Return the layer of a stretch, as `a.qkv` of `a.qkv:output.[q]`."""
-    return name.partition(":")[0] if name.endswith("]") else ""
+    if not site.part:
+        return ""
+    whole = site.reference if site.reference.name.endswith("]") else site.candidate  # a stretch: `a.qkv:output.[q]`
+    return str(whole.meta["module"] or whole.meta["tensor"])
 
 
 def _both_left(site: SitePair, layout: Layout | None, sources: tuple[Source, Source]) -> Iterable[Leftover]:
@@ -90,6 +87,6 @@ def _both_left(site: SitePair, layout: Layout | None, sources: tuple[Source, Sou
 def _fused(sites: Iterable[SitePair]) -> Iterable[Finding]:
     layers = dict.fromkeys(layer for layer in map(_fused_layer, sites) if layer)
     if layers:
-        several = "one layer does" if len(layers) == 1 else f"{len(layers):,} layers do each"
-        evidence = f"{several} the work of several of the other side; compared part by part"
+        places = "" if len(layers) == 1 else f", in {len(layers):,} places"
+        evidence = f"one layer does the work of several of the other side{places}; compared part by part"
         yield Finding("fused", tuple(layers), evidence, "", 1.0, harmless=True)

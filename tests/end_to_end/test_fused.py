@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 import nndiff
+from nndiff.reports.wording import headline
 
 HEADS, SIZE = 4, 8
 WIDTH = HEADS * SIZE
@@ -182,6 +183,7 @@ def test_fused_is_the_same(kind, flipped, backward):
         assert causes == ({"restructured"} if backward else set())
     elif "torch" not in kind or backward:
         assert causes == {"fused"}
+        assert "in 2 places" in result.findings[0].evidence
 
 
 def test_parts_are_named_and_nothing_is_left_over():
@@ -198,6 +200,7 @@ def test_parameters_in_another_form_are_listed_and_told():
     left = {each.name: each for each in result.leftovers if "param_grad" in each.name}
     assert {"0.attn.q_proj.weight:param_grad", "0.attn.w:param_grad"} <= set(left)
     assert all(not each.counts and "in another form" in each.hint for each in left.values())
+    assert headline(result).endswith("; parameters in another form were not compared")
 
 
 def test_what_only_was_kept_of_is_listed_and_told(tmp_path):

@@ -49,15 +49,21 @@ def _story(comparison: Comparison) -> str:
     if comparison.outcome is Outcome.NOTHING:
         return _why_nothing(comparison, totals)
     if comparison.outcome is Outcome.IDENTICAL:
-        return f"{_all(totals.pairs, unit, 'has', 'have')} the same values"
+        return f"{_all(totals.pairs, unit, 'has', 'have')} the same values{_aside(comparison)}"
     if comparison.outcome is Outcome.CLOSE:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
-        return f"{_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}"
+        return f"{_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{_aside(comparison)}"
     story = ", ".join([*_differences(totals, unit), *_cut_off(comparison)])
     if many:
         failed = sum(comparison.outcome_of(side.label).exit_code != 0 for side in comparison.candidates)
         return f"{failed} of {plural(len(comparison.candidates), 'candidate')} differ; {story}"
     return story
+
+
+def _aside(comparison: Comparison) -> str:
+    """Return what a pass must not be silent about."""
+    unseen = any(finding.cause == "restructured" for finding in comparison.findings)
+    return "; parameters in another form were not compared" if unseen else ""
 
 
 def _that_count(comparison: Comparison) -> Totals:

@@ -81,9 +81,7 @@ def settle(alignment: Alignment, reference: Tensors, candidate: Tensors) -> Sett
         found = _moved(cuts, known) if cuts[0].piece.group else _in_any_order(cuts)
         slices.update({piece.name: piece for piece in _turned(found, cuts)})
     matches = tuple(_told(match, slices) for match in alignment.matches)
-    pieces = {
-        each.piece.name: _with_stats(cut(each.whole, slices[each.piece.name])) for cuts in wholes for each in cuts
-    }
+    pieces = {each.piece.name: _piece(each.whole, slices[each.piece.name]) for cuts in wholes for each in cuts}
     return Settled(replace(alignment, matches=matches, slices=slices), pieces)
 
 
@@ -172,13 +170,13 @@ def _told(match: Match, slices: Mapping[str, Slice]) -> Match:
     return replace(match, matched_by=f"{match.matched_by}, its places by content")
 
 
-def _with_stats(piece: TensorRef) -> TensorRef:
-    """Return a stretch with the statistics a gradient is judged by."""
-    if not is_gradient(piece):
+def _piece(whole: TensorRef, where: Slice) -> TensorRef:
+    """Return a stretch; one of the reference's gradients with the largest value it is judged by."""
+    piece = cut(whole, where)
+    if not (where.flipped and is_gradient(piece)):
         return piece
     numbers = np.abs(piece.numpy()).astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
-    largest = float(finite.max(initial=0.0))
     nan = float("nan")
-    stats = Stats(numbers.size, numbers.size - finite.size, nan, nan, nan, nan, largest, nan)
+    stats = Stats(numbers.size, numbers.size - finite.size, nan, nan, nan, nan, float(finite.max(initial=0.0)), nan)
     return replace(piece, meta={**piece.meta, "stats": stats})

@@ -51,7 +51,8 @@ def without_restructured(
     regions = Regions(_calls(sites))
     lost = [_lost(left, sources, regions) for left in counting if _owned(left, sources) and not left.unreached]
     excused = _reparametrised(lost, sites, regions)
-    excused += _in_another_form([each for each in lost if each not in excused], regions)
+    known = set(map(id, excused))
+    excused += _in_another_form([each for each in lost if id(each) not in known], regions)
     if not excused or len(excused) < len(counting):
         return leftovers, ()
     gone = {id(each.left) for each in excused}

@@ -57,10 +57,11 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     if not (failing and outside_agrees(standing.sites) and all(map(explained, failing))):
         return standing
     gone = [site for site in standing.sites if not site.passed or _fused_layer(site) in doubtful]
-    aside = {left for site in gone for left in _both_left(site, standing.layouts.get(site.pair.order), sources)}
-    kept = [site for site in standing.sites if not any(site is each for each in gone)]
+    found = (left for site in gone for left in _both_left(site, standing.layouts.get(site.pair.order), sources))
+    aside = {_place(left): left for left in found}  # a layer laid beside several parts is left over once
+    kept = [site for site in standing.sites if site.passed and _fused_layer(site) not in doubtful]
     told = tuple(layout_findings(gone, standing.layouts, harmless=True))
-    return Standing(kept, (*standing.leftovers, *sorted(aside, key=_place)), {}, (*standing.findings, *told))
+    return Standing(kept, (*standing.leftovers, *sorted(aside.values(), key=_place)), {}, (*standing.findings, *told))
 
 
 def _place(left: Leftover) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from nndiff.align.plan import Tensors
 from nndiff.tensors import TensorRef
@@ -27,12 +28,12 @@ class Call:
         """Return what tells it from other calls."""
         return self.module, self.number
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of its outputs."""
         return tuple(output.shape for output in self.outputs)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[int, ...]:
         """Return the events of the tensors it was called with, as far as they were recorded."""
         return tuple(link.event for link in self.outputs[0].meta.get("inputs", ()) if link.event is not None)

@@ -42,10 +42,9 @@ def find_fused(work: Work, reference: Sequence[Call], candidate: Sequence[Call],
     taken: set[int] = set()
     for flipped in (False, True):
         wholes, others = (reference, candidate) if flipped else (candidate, reference)
-        groups = lineage.by_region(_alike(_free(work, others, candidate=flipped)), candidate=flipped)
+        groups = lineage.index(_alike(_free(work, others, candidate=flipped)), candidate=flipped)
         for whole in _free(work, wholes, candidate=not flipped):
-            near = groups.get(lineage.region(whole, candidate=not flipped), ())
-            given = [group for group in near if lineage.same_inputs(whole, group[0], flipped)]
+            given = [group for key in lineage.keys(whole, not flipped) for group in groups.get(key, ())]
             parts = None if id(whole) in taken else next(_fitting(whole, given, taken), None)
             if parts is not None:
                 found.append(Fused(whole, parts, flipped))
@@ -67,10 +66,12 @@ def _alike(calls: Iterable[Call]) -> list[list[Call]]:
 
 
 def _fitting(whole: Call, groups: Iterable[list[Call]], taken: Container[int]) -> Iterator[tuple[Call, ...]]:
+    (shape,) = whole.shapes
     for group in groups:
-        free = [call for call in group if id(call) not in taken]
-        for start, stop in _runs([call.shapes[0] for call in free], whole.shapes[0]):
-            yield tuple(free[start:stop])
+        if _other_axis(group[0].shapes[0], shape) is not None:
+            free = [call for call in group if id(call) not in taken]
+            for start, stop in _runs([call.shapes[0] for call in free], shape):
+                yield tuple(free[start:stop])
 
 
 def _runs(shapes: Sequence[Shape], whole: Shape) -> Iterator[tuple[int, int]]:
@@ -88,7 +89,9 @@ def _runs(shapes: Sequence[Shape], whole: Shape) -> Iterator[tuple[int, int]]:
 
 def _other_axis(part: Shape, whole: Shape) -> int | None:
     """Return the one axis along which a part is shorter than a whole."""
-    axes = [axis for axis, size in enumerate(part) if size != whole[axis]] if len(part) == len(whole) else []
+    if part == whole or len(part) != len(whole):
+        return None
+    axes = [axis for axis, size in enumerate(part) if size != whole[axis]]
     return axes[0] if len(axes) == 1 else None
 
 
@@ -103,34 +106,46 @@ def _axis(parts: Sequence[Shape], whole: Shape) -> int | None:
     return axis if sum(part[axis] for part in parts) == whole[axis] else None
 
 
+_Key = tuple[str, str, object, int]  # region, what the input is known by, the input, number of inputs
+
+
 class _Lineage:
-    """Know which inputs belong together, and which parts of the two models."""
+    """Know which calls of the two sides were given the same, in the same part of the models."""
 
     def __init__(self, work: Work, same: Paired) -> None:
         self._regions = Regions(same)
         self._partner = work.partners()
         self._answered = set(self._partner.values())
+        self._digests = [
+            {tensor.meta["order"]: tensor.meta.get("digest") for tensor in tensors.values()}
+            for tensors in (work.all_reference, work.all_candidate)
+        ]
 
-    def region(self, call: Call, candidate: bool) -> str:
-        """Return the part of the model a call is in."""
-        return self._regions.of(call.module, candidate)
+    def keys(self, call: Call, candidate: bool) -> Iterator[_Key]:
+        """Yield what calls of the two sides share if they were given the same: the surest there is.
 
-    def by_region(self, groups: Iterable[list[Call]], candidate: bool) -> dict[str, list[list[Call]]]:
-        """Return groups of calls by the part of the model they are in."""
-        found: dict[str, list[list[Call]]] = {}
+        An input whose partner is known is known by that; others by their content, or, in a part of the model
+        that both are known to have, by being there.
+        """
+        region, many = self._regions.of(call.module, candidate), len(call.inputs)
+        first = call.inputs[0] if call.inputs else -1
+        paired = first if candidate and first in self._answered else None if candidate else self._partner.get(first)
+        if paired is not None:
+            yield region, "partner", paired, many
+            return
+        digest = self._digests[candidate].get(first)
+        if digest is not None:
+            yield region, "content", digest, many
+        if region:
+            yield region, "place", None, many
+
+    def index(self, groups: Iterable[list[Call]], candidate: bool) -> dict[_Key, list[list[Call]]]:
+        """Return groups of calls by what they were given."""
+        found: dict[_Key, list[list[Call]]] = {}
         for group in groups:
-            found.setdefault(self.region(group[0], candidate), []).append(group)
+            for key in self.keys(group[0], candidate):
+                found.setdefault(key, []).append(group)
         return found
-
-    def same_inputs(self, whole: Call, part: Call, flipped: bool) -> bool:
-        """Tell whether a whole and a part may have been given the same."""
-        left, right = (whole.inputs, part.inputs) if flipped else (part.inputs, whole.inputs)
-        return len(left) == len(right) and all(map(self._same_input, left, right))
-
-    def _same_input(self, one: int, other: int) -> bool:
-        if one in self._partner:
-            return self._partner[one] == other
-        return other not in self._answered  # neither has a partner yet: nothing speaks against it
 
 
 def pair_fused(work: Work, fused: Iterable[Fused]) -> None:
@@ -204,50 +219,83 @@ def _way(parts: Sequence[Shape], whole: Shape) -> _Way | None:
 
 
 def pair_owned_parts(work: Work, reference: Sequence[Call], candidate: Sequence[Call], same: Paired) -> None:
-    """Pair parameters that are left with the stretches of a larger one: no call tells of them, their names do."""
+    """Pair parameters that are left with the stretches of a larger one: no call tells of them, their names do.
+
+    As `in_proj_weight` holds the `weight` of three. Where equally many of the one are left as of the others, in
+    one part of the model, they are paired in their order.
+    """
     regions = Regions(same)
     inputs = tuple({call.module: call.inputs for call in calls} for calls in (reference, candidate))
     for flipped in (False, True):
-        free, theirs, ours = work.free(flipped), work.tensors(flipped), work.tensors(not flipped)
-        groups = _owned_alike((theirs[name] for name in free), regions, inputs[flipped], flipped)
-        for whole in [ours[name] for name in work.free(not flipped)]:
-            if whole.meta["slot"] in _OF_A_LAYER and not whole.missing:
-                region = regions.of(_below(whole), candidate=not flipped)
-                parts = next(_owned_fitting(whole, groups, region, free, flipped), None)
-                if parts is not None:
-                    work.pair_parts(parts, PART)
+        groups = _owned_alike(_owned(work, flipped), regions, inputs[flipped], flipped)
+        for key, wholes in _owned_wholes(_owned(work, not flipped), regions, not flipped).items():
+            runs = [run for run in map(_FittingRun(*key), groups) if run]
+            if len(runs) == len(wholes):
+                for whole, run in zip(wholes, runs, strict=True):
+                    work.pair_parts(_owned_slices(whole, run, flipped), PART)
 
 
-def _below(tensor: TensorRef) -> str:
-    """Return a path inside the tensor's module, so that the module itself may be its region."""
-    return f"{tensor.meta['module']}.{tensor.meta['tensor']}"
+def _owned(work: Work, candidate: bool) -> list[TensorRef]:
+    """Return the free parameters of a side that can be read, and their gradients."""
+    tensors = (work.tensors(candidate)[name] for name in work.free(candidate))
+    return [tensor for tensor in tensors if tensor.meta["slot"] in _OF_A_LAYER and not tensor.missing]
 
 
 _Inputs = Mapping[str, tuple[int, ...]]  # what each module was given
-_Groups = dict[tuple[str, str, str, Hashable], list[TensorRef]]  # region, slot, name of the tensor, what else is shared
 
 
-def _owned_alike(tensors: Iterable[TensorRef], regions: Regions, inputs: _Inputs, candidate: bool) -> _Groups:
-    groups: _Groups = {}
+@dataclass(frozen=True)
+class _Group:
+    """Hold parameters of one kind in modules of one parent that were given the same."""
+
+    region: str
+    slot: str
+    name: str
+    tensors: list[TensorRef]
+
+
+def _owned_alike(tensors: Iterable[TensorRef], regions: Regions, inputs: _Inputs, candidate: bool) -> list[_Group]:
+    groups: dict[Hashable, _Group] = {}
     for tensor in tensors:
         meta = tensor.meta
-        if meta["slot"] in _OF_A_LAYER and not tensor.missing:
-            shared = meta["module"].rpartition(".")[0], inputs.get(meta["module"])
-            key = regions.of(meta["module"], candidate), meta["slot"], meta["tensor"], shared
-            groups.setdefault(key, []).append(tensor)
-    return groups
+        region, slot, name = regions.of(meta["module"], candidate), meta["slot"], meta["tensor"]
+        key = region, slot, name, meta["module"].rpartition(".")[0], inputs.get(meta["module"])
+        groups.setdefault(key, _Group(region, slot, name, [])).tensors.append(tensor)
+    return list(groups.values())
 
 
-def _owned_fitting(
-    whole: TensorRef, groups: _Groups, region: str, free: Container[str], flipped: bool
-) -> Iterator[list[Slice]]:
-    for (around, slot, tensor, _), group in groups.items():
-        if (around, slot) != (region, whole.meta["slot"]) or not whole.meta["tensor"].endswith(tensor):
-            continue
-        parts = [part for part in group if part.name in free]
-        for start, stop in _runs([part.shape for part in parts], whole.shape):
-            run = parts[start:stop]
-            way = _way([part.shape for part in run], whole.shape)
-            labels = _labels([part.meta["module"] for part in run], [0] * len(run))
-            if way is not None and len(set(labels)) == len(labels):
-                yield _slices(whole, dict(zip(labels, run, strict=True)), way, flipped)
+_Kind = tuple[str, str, str, Shape]  # region, slot, name and shape
+
+
+def _owned_wholes(tensors: Iterable[TensorRef], regions: Regions, candidate: bool) -> dict[_Kind, list[TensorRef]]:
+    found: dict[_Kind, list[TensorRef]] = {}
+    for tensor in tensors:
+        meta = tensor.meta
+        inside = f"{meta['module']}.{meta['tensor']}"  # so that its module itself may be the region
+        found.setdefault((regions.of(inside, candidate), meta["slot"], meta["tensor"], tensor.shape), []).append(tensor)
+    return found
+
+
+@dataclass(frozen=True)
+class _FittingRun:
+    """Find the parameters of a group that make up a larger one, whose name ends in theirs."""
+
+    region: str
+    slot: str
+    name: str
+    shape: Shape
+
+    def __call__(self, group: _Group) -> list[TensorRef]:
+        """Return them, one after the other; none where they do not."""
+        longer = self.name != group.name and self.name.endswith(group.name)
+        if not longer or (group.region, group.slot) != (self.region, self.slot):
+            return []
+        runs = _runs([tensor.shape for tensor in group.tensors], self.shape)
+        return next((group.tensors[start:stop] for start, stop in runs), [])
+
+
+def _owned_slices(whole: TensorRef, run: Sequence[TensorRef], flipped: bool) -> list[Slice]:
+    axis = _axis([part.shape for part in run], whole.shape)
+    assert axis is not None  # they were found to fit
+    labels = _labels([part.meta["module"] for part in run], list(range(len(run))))
+    return _slices(whole, dict(zip(labels, run, strict=True)), _Way(axis), flipped)

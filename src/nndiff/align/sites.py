@@ -44,10 +44,11 @@ def align_sites(
     fused = find_fused(work, *calls, same)
     calls = _without(calls, fused)
     _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
+    fused += find_fused(work, *calls, same)
+    calls = _without(calls, fused)
     known = dict(same)  # what follows pairs calls of other classes too, and may be far from the truth
     _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
     _pair_unique(work, *calls, same, lambda call: (call.cls, call.shapes), f"class and shape, out of {GUESSED}")
-    fused += find_fused(work, *calls, known)
     _pair_followers(work, same)
     pair_fused(work, fused)
     pair_owned_parts(work, *calls, known)

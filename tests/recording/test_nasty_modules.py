@@ -649,3 +649,29 @@ def test_gradients_taken_twice_are_numbered(tmp_path: Path) -> None:
     assert {"act:grad_output", "act:grad_output#1", "fc:grad_output", "fc:grad_output#1"} <= set(
         names(recording, "grad_output")
     )
+
+
+class Counter(nn.Module):
+    """A module whose hash changes with its state, as that of torchmetrics does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def __hash__(self) -> int:
+        return hash((id(self), self.seen))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return x + 1
+
+
+def test_modules_are_known_by_identity_not_by_a_hash_that_changes(tmp_path: Path) -> None:
+    count = Counter()
+    model = nn.Sequential(count, linear(), count)
+    recording = record(model, X, path=tmp_path / "a.nnrec", backward=True)
+    assert names(recording) == ["0:output", "1:output", "0@1:output", "(model):output"]
+    assert "never_called" not in recording.meta

@@ -32,7 +32,8 @@ class Recorder:
         self._sink = sink
         self._gradients = gradients
         self._inputs_kept = inputs_kept
-        self._names = {module: name for name, module in (*plan.hooked, *plan.outside, *plan.replaced)}
+        # by identity: some modules (torchmetrics) have a hash that changes with their state
+        self._named = {id(module): (module, name) for name, module in (*plan.hooked, *plan.outside, *plan.replaced)}
         self._attachment = Attachment(plan, self._before, self._after)
         self._grad_handles: list[RemovableHandle] = []
         self._under_way = UnderWay(sink.reserve)
@@ -69,7 +70,7 @@ class Recorder:
         """Return the modules that were listened to and not heard."""
         return [
             name
-            for module, name in self._names.items()
+            for module, name in self._named.values()
             if name and not self._under_way.counts[name] and not isinstance(module, _HOLDERS)
         ]
 
@@ -108,10 +109,10 @@ class Recorder:
         return self._sink.value(site, None, note=text, phase=phase)
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._attached or module not in self._names:
+        if not self._attached or id(module) not in self._named:
             return  # a copy of a module took the hook along
         with self._lock:
-            frame = self._under_way.begin(module, self._names[module])
+            frame = self._under_way.begin(module, self._named[id(module)][1])
             if frame.phase == "forward":
                 frame.inputs = self._links(frame, args, kwargs)
 
@@ -139,7 +140,7 @@ class Recorder:
         return Link(site.path, how, event.order)
 
     def _after(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if not self._attached or module not in self._names:
+        if not self._attached or id(module) not in self._named:
             return
         with self._lock:
             frame = self._under_way.end(module)

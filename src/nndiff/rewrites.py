@@ -17,6 +17,7 @@ from nndiff.restructured import without_restructured
 from nndiff.result import Finding, Leftover
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.sources import Source
+from nndiff.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,14 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     that is certain agrees, a disagreement of two guessed partners says that the guess was wrong.
     """
     failing = [site for site in standing.sites if not site.passed]
+    outputs = {_call(site) for site in failing if site.slot == "output" and site.pair.order not in standing.layouts}
     doubtful = {_fused_layer(site) for site in failing if site.slot == "output"} - {""}
 
     def explained(site: SitePair) -> bool:
         guessed = GUESSED in site.pair.matched_by or _fused_layer(site) in doubtful
-        return site.inside and (guessed or site.pair.order in standing.layouts)
+        # of most inputs only a few elements are kept: what their module makes of them tells enough
+        reshaped = _is_input_of_another_shape(site) and _call(site) not in outputs
+        return site.inside and (guessed or reshaped or site.pair.order in standing.layouts)
 
     if not (failing and outside_agrees(standing.sites) and all(map(explained, failing))):
         return standing
@@ -62,6 +66,14 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     kept = [site for site in standing.sites if site.passed and _fused_layer(site) not in doubtful]
     told = tuple(layout_findings(gone, standing.layouts, harmless=True))
     return Standing(kept, (*standing.leftovers, *sorted(aside.values(), key=_place)), {}, (*standing.findings, *told))
+
+
+def _is_input_of_another_shape(site: SitePair) -> bool:
+    return site.slot == "input" and site.pair.verdict is Verdict.SHAPE
+
+
+def _call(site: SitePair) -> tuple[str, int]:
+    return site.module, int(site.reference.meta["call"])
 
 
 def _place(left: Leftover) -> tuple[str, str]:
@@ -80,9 +92,15 @@ def _both_left(site: SitePair, layout: Layout | None, sources: tuple[Source, Sou
     names = site.pair.reference_name, site.pair.candidate_name
     for side, source, name, other in zip(("reference", "candidate"), sources, names, names[::-1], strict=True):
         tensor = source.tensors[name] if name in source.tensors else source.tensors[name.rpartition(".[")[0]]
-        hint = f"agrees with {other!r} after {layout.how}" if layout else "laid beside another by guess, and not equal"
+        hint = f"agrees with {other!r} after {layout.how}" if layout else _hint(site)
         counts = layout is None and not is_inner(tensor)
         yield Leftover(site.pair.candidate, side, tensor.name, tensor.shape, tensor.dtype.name, hint, counts)
+
+
+def _hint(site: SitePair) -> str:
+    if _is_input_of_another_shape(site):
+        return "of another shape on the other side; what its module makes of it agrees"
+    return "laid beside another by guess, and not equal"
 
 
 def _fused(sites: Iterable[SitePair]) -> Iterable[Finding]:

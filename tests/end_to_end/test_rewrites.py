@@ -240,6 +240,18 @@ class TimeFirst(nn.Module):
         return self.o(y.transpose(0, 1) if self.time_first else y)
 
 
+class Positions(nn.Module):
+    """Positions looked up once for all rows, or anew for each of them."""
+
+    def __init__(self, each_row):
+        super().__init__()
+        self.pos, self.fc, self.each_row = nn.Embedding(5, 6), nn.Linear(6, 6), each_row
+
+    def forward(self, x):
+        places = torch.arange(5)
+        return self.fc(x + self.pos(places.expand(len(x), -1) if self.each_row else places))
+
+
 def without_dropout():
     one = made(lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)))
     return one, nn.Sequential(*(copy.deepcopy(each) for each in one if not isinstance(each, nn.Dropout))).eval()
@@ -282,6 +294,7 @@ REWRITES = {
         made(lambda: Returning(lambda hidden, out: (hidden, out))),
     ),
     "no dropout at rest": without_dropout,
+    "positions for each row": lambda: (made(lambda: Positions(False)), made(lambda: Positions(True))),
     "convolution against linear": convolution,
     "time first inside": lambda: (made(lambda: TimeFirst(True)), made(lambda: TimeFirst(False))),
     "no weight norm": lambda: weight_norm(

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nndiff.recorded import is_gradient
 from nndiff.result import Finding
 from nndiff.sites import SitePair
+from nndiff.tensors import TensorRef
 from nndiff.verdict import Verdict
 
 _LARGEST = 1 << 24  # elements: both sides are held in memory
@@ -40,7 +42,8 @@ def layouts(sites: Iterable[SitePair]) -> dict[int, Layout]:
     for site in sites:
         if _worth_a_look(site) and read < _MOST_READ:
             read += site.reference.count + site.candidate.count
-            layout = _layout(_Sides(_numbers(site.reference), _numbers(site.candidate), site.pair.atol, site.pair.rtol))
+            both = _numbers(site.reference), _numbers(site.candidate)
+            layout = _layout(_Sides(*both, site.pair.atol, site.pair.rtol, is_gradient(site.reference)))
             if layout is not None:
                 found[site.pair.order] = layout
     return found
@@ -64,7 +67,9 @@ def layout_findings(
 
 def _worth_a_look(site: SitePair) -> bool:
     one, other = site.reference, site.candidate
-    if site.passed or one.missing or other.missing or max(one.count, other.count) > _LARGEST or not one.count:
+    if site.passed or max(one.count, other.count) > _LARGEST or not one.count:
+        return False
+    if _data(one) is None or _data(other) is None:
         return False
     if site.pair.verdict is Verdict.SHAPE:
         return True
@@ -74,8 +79,16 @@ def _worth_a_look(site: SitePair) -> bool:
     return repeated and metrics is not None and not metrics.cosine > 0.99
 
 
-def _numbers(tensor: Any) -> Array:
-    numbers: Array = tensor.numpy()
+def _data(tensor: TensorRef) -> TensorRef | None:
+    """Return where the elements are: in the tensor, or in a sketch that holds all of them."""
+    if not tensor.missing:
+        return tensor
+    sketch = tensor.meta.get("sketch")
+    return sketch if isinstance(sketch, TensorRef) and sketch.count == tensor.count else None
+
+
+def _numbers(tensor: TensorRef) -> Array:
+    numbers: Array = (_data(tensor) or tensor).numpy().reshape(tensor.shape)
     return numbers.astype(np.complex128 if np.iscomplexobj(numbers) else np.float64)
 
 
@@ -87,6 +100,7 @@ class _Sides:
     other: Array
     atol: float
     rtol: float
+    gradients: bool
 
     def agree(self, one: Array, other: Array) -> bool:
         """Tell whether two arrays of one shape agree, looking at a few places first."""
@@ -141,10 +155,28 @@ def _reshaped(sides: _Sides) -> Layout | None:
 def _repeated(sides: _Sides) -> Layout | None:
     one, other = sides.one, sides.other
     wide = _wide_shape(one.shape, other.shape)
-    if wide is None or not sides.agree(np.broadcast_to(one, wide), np.broadcast_to(other, wide)):
+    if wide is None:
         return None
-    evidence = f"one side is the other repeated: shapes {list(one.shape)} and {list(other.shape)}"
-    return Layout("broadcast", "repeat", evidence, "expand the smaller side, or drop the repeated axis", 0.95)
+    shapes, repair = (
+        f"shapes {list(one.shape)} and {list(other.shape)}",
+        "expand the smaller side, or drop the repeated axis",
+    )
+    if sides.agree(np.broadcast_to(one, wide), np.broadcast_to(other, wide)):
+        return Layout("broadcast", "repeat", f"one side is the other repeated: {shapes}", repair, 0.95)
+    # the gradient of what is used many times over is the sum of the gradients of all its uses
+    if sides.gradients and sides.agree(_summed(one, other.shape), _summed(other, one.shape)):
+        return Layout(
+            "broadcast", "sum", f"one side is the other summed up over what is repeated: {shapes}", repair, 0.95
+        )
+    return None
+
+
+def _summed(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return an array summed up over the axes that another shape has one of, or lacks."""
+    padded = (1,) * (array.ndim - len(shape)) + shape
+    axes = tuple(axis for axis, size in enumerate(padded[-array.ndim :]) if size == 1) if array.ndim else ()
+    found: Array = array.sum(axis=axes, keepdims=True)
+    return found.reshape(found.shape[max(0, array.ndim - len(shape)) :])
 
 
 def _wide_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:

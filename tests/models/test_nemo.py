@@ -11,15 +11,8 @@ import torch
 
 from nndiff.errors import ModelError, SourceError
 from nndiff.models import Wishes, resolve
-from nndiff.models.nemo import (
-    MaskedTokenLoss,
-    MissingNemoError,
-    _accept_masks,
-    _carried_config,
-    _is_checkpoint,
-    inputs_for,
-    loss_for,
-)
+from nndiff.models.nemo import MissingNemoError, _accept_masks, _carried_config, _is_checkpoint, inputs_for
+from nndiff.models.nemo_loss import MaskedTokenLoss, loss_for
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEMO, LIGHTNING = FIXTURES / "tiny_nest.nemo", FIXTURES / "tiny_nest_pl.ckpt"

@@ -222,10 +222,10 @@ def test_where_nothing_is_masked_the_run_stays_as_it_is_and_a_warning_says_why(n
     assert any("masking hides no frame" in warning and "--seed" in warning for warning in recording.warnings)
 
 
-def test_a_model_of_another_kind_runs_with_the_general_loss(nemo):
+def test_a_model_of_another_kind_runs_with_its_own_loss(nemo):
     recording = nemo.recording("ctc")
     assert recording.meta["model"]["class"] == "EncDecCTCModel"
-    assert recording.meta["loss"] == "projection"
+    assert recording.meta["loss"] == "given"
     assert list(recording.inputs()[1]) == ["input_signal", "input_signal_length"]
     assert {"decoder:output", "encoder:output.0"} <= set(digests(recording))
 

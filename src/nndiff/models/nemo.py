@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,13 +16,13 @@ import torch
 from nndiff.errors import MissingExtraError, ModelError, NndiffError, SourceError, UsageError
 from nndiff.files import RegularFile, Window
 from nndiff.models.checkpoint import load_checkpoint
+from nndiff.models.nemo_loss import LABEL_KEYS, TRANSCRIPT, classes_of, counting, kind_of, loss_for
 from nndiff.models.spec import ModelSpec, Wishes
 from nndiff.sources.pickle_nodes import Object
 from nndiff.sources.torch_file import load_any
 
 _DATA_KEYS = ("train_ds", "validation_ds", "test_ds", "optim")  # what training needs and a forward pass does not
 _SIGNALS = ("input_signal", "audio_signal", "audio")
-_LOSS_KEYS = ("masks", "decoder_outputs", "targets", "decoder_lengths")
 _DEEPEST = 64
 
 
@@ -50,6 +50,7 @@ def build(path: str, wishes: Wishes) -> ModelSpec:
         config = _read_config(wishes.config) if wishes.config else None
         model, notes = _from_checkpoint(path, config) if _is_checkpoint(path) else (_restored(path, config), [])
     _accept_masks(model)
+    _accept_labels(model)
     return ModelSpec(
         model=model.eval(),  # NeMo restores in train mode, where dither and dropout draw random numbers
         label=os.path.basename(path),  # a recording knows nothing of the machine it was made on
@@ -71,6 +72,7 @@ def inputs_for(model: torch.nn.Module, batch_size: int, samples: int, seed: int)
     made = _signals(signal, asked, (batch_size, *(1,) * (_axes(model, signal) - 2), samples), seed)
     if "apply_mask" in asked:
         made["apply_mask"] = True  # where nothing is masked there is no loss
+    made |= _labels(model, asked, batch_size)
     missing = [name for name, each in asked.items() if each.default is each.empty and name not in made]
     if missing:
         raise ModelError(f"{type(model).__name__} also needs {', '.join(missing)}: give all its inputs with --input")
@@ -91,29 +93,22 @@ def _signals(signal: str, asked: Mapping[str, Any], shape: tuple[int, ...], seed
     return made
 
 
+def _labels(model: torch.nn.Module, asked: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    """Return the labels a forward pass takes: what its decoder is fed, and what must be chosen, which is the first."""
+    made: dict[str, Any] = {}
+    if "transcript" in asked:
+        made["transcript"] = counting(batch_size, TRANSCRIPT, classes=classes_of(model) or 1)
+        made["transcript_length"] = torch.full((batch_size,), TRANSCRIPT)
+    for name, kind in (getattr(model, "input_types", None) or {}).items():
+        if name in asked and kind_of(kind) == "LabelsType" and not getattr(kind, "optional", False):
+            made.setdefault(name, torch.zeros((batch_size,) * len(kind.axes), dtype=torch.int64))
+    return made
+
+
 def _axes(model: torch.nn.Module, signal: str) -> int:
     """Return how many axes the model says its signal has: models of many channels have three."""
     kind = (getattr(model, "input_types", None) or {}).get(signal)
     return len(getattr(kind, "axes", None) or ("B", "T"))
-
-
-class MaskedTokenLoss:
-    """Be the loss NEST and its like are trained with."""
-
-    if_not_finite = "NEST has no loss where its masking hides no frame: take another --seed or a longer --seq-len"
-
-    def __call__(self, model: Any, inputs: Any, output: Any) -> Any:
-        """Return the loss of an output."""
-        log_probs, lengths, masks, tokens = output
-        return model.loss(masks=masks, decoder_outputs=log_probs, targets=tokens, decoder_lengths=lengths)
-
-
-def loss_for(model: torch.nn.Module) -> Callable[..., Any] | None:
-    """Return the model's own loss where it needs no labels, else None: any loss will do for comparing."""
-    forward = getattr(getattr(model, "loss", None), "forward", None)
-    if forward is None or not set(_LOSS_KEYS) <= set(inspect.signature(forward).parameters):
-        return None
-    return MaskedTokenLoss()
 
 
 def _accept_masks(model: torch.nn.Module) -> None:
@@ -123,7 +118,7 @@ def _accept_masks(model: torch.nn.Module) -> None:
     nothing changes. The module still draws its own mask first, so the random numbers after it stay in step.
     """
     masking = getattr(model, "mask_processor", None)
-    if not isinstance(masking, torch.nn.Module):
+    if not isinstance(masking, torch.nn.Module) or not hasattr(masking, "mask_embedding"):
         return
     pinned: list[torch.Tensor] = []
 
@@ -140,6 +135,16 @@ def _accept_masks(model: torch.nn.Module) -> None:
 
     model.register_forward_pre_hook(before, with_kwargs=True)
     masking.register_forward_hook(after, with_kwargs=True)
+
+
+def _accept_labels(model: torch.nn.Module) -> None:
+    """Let the model take labels as more keywords, for its loss; its forward pass does not see them."""
+    extra = [name for name in LABEL_KEYS if name not in inspect.signature(model.forward).parameters]
+
+    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {name: value for name, value in kwargs.items() if name not in extra}
+
+    model.register_forward_pre_hook(before, with_kwargs=True)
 
 
 def _masked(module: Any, features: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -197,3 +197,12 @@ def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ReportError, match=words):
         result_json.load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("first", [3, "x", ["name"], {"name": 3}])
+def test_a_damaged_first_divergence_is_named(first: object, tmp_path: Path) -> None:
+    data = result_json.to_dict(recording())
+    data["candidates"][0]["first_divergence"] = first
+    (tmp_path / "x.json").write_text(json.dumps(data))
+    with pytest.raises(ReportError, match="damaged: .*first_divergence"):
+        result_json.load(tmp_path / "x.json")

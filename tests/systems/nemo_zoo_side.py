@@ -237,8 +237,11 @@ def ways_out():
     (OUT / "tdt.py").write_text(WAY_OUT.format(path=str(OUT / "tdt.nemo")))
     fed = inputs(None) | {"targets": labels(3, 4) + 1, "target_lengths": torch.tensor([3, 2])}
     np.savez(OUT / "labels.npz", **{name: each.numpy() for name, each in fed.items()})
+    ragged = inputs(None) | {"input_signal_length": torch.tensor([SAMPLES, 2600])}
+    np.savez(OUT / "ragged.npz", **{name: each.numpy() for name, each in ragged.items()})
     ctc, spec = OUT / "ctc.nemo", "spec=float32[2,40,20]"
     return {
+        "ragged": command("record", ctc, "--backward", "--input", OUT / "ragged.npz", "-o", OUT / "ragged.nnrec"),
         "file": command("record", OUT / "tdt.py", "--backward", "-o", OUT / "file.nnrec"),
         "spec": command("record", OUT / "vocoder.nemo", "--backward", "--input", spec, "-o", OUT / "spec.nnrec"),
         "labels": command("record", ctc, "--backward", "--input", OUT / "labels.npz", "-o", OUT / "labels.nnrec"),

@@ -83,7 +83,7 @@ def test_a_model_without_a_waveform_says_what_it_takes(zoo):
 
 def test_what_the_messages_advise_works(zoo):
     assert {name: done["status"] for name, done in zoo.facts["ways_out"].items()} == dict.fromkeys(
-        ("file", "spec", "labels"), 0
+        ("ragged", "file", "spec", "labels"), 0
     )
     assert {"encoder", "decoder", "joint"} <= {call.module for call in zoo.recording("file").calls}
     for name in ("file", "spec"):

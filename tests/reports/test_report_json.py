@@ -204,5 +204,5 @@ def test_a_damaged_first_divergence_is_named(first: object, tmp_path: Path) -> N
     data = result_json.to_dict(recording())
     data["candidates"][0]["first_divergence"] = first
     (tmp_path / "x.json").write_text(json.dumps(data))
-    with pytest.raises(ReportError, match="damaged: .*first_divergence"):
+    with pytest.raises(ReportError, match=r"damaged: .*first_divergence"):
         result_json.load(tmp_path / "x.json")

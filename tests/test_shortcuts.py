@@ -9,6 +9,7 @@ import pytest
 
 from nndiff.comparing import compare_sources
 from nndiff.recording import Writer, open_recording
+from nndiff.recording.keep import sketch_positions
 from nndiff.verdict import Verdict
 
 
@@ -70,3 +71,12 @@ def test_the_numbers_of_equal_digests_are_those_of_a_measurement(tmp_path):
     for field in fields(measured):
         one, other = getattr(short.metrics, field.name), getattr(measured, field.name)
         assert one == pytest.approx(other, rel=1e-12), field.name
+
+
+def test_a_sketch_cannot_excuse_what_lies_between_its_places(tmp_path):
+    other = VALUES.copy()
+    place = next(i for i in range(other.size) if i not in set(sketch_positions(other.size).tolist()))
+    other.reshape(-1)[place] += np.float32(1e-3)  # the statistics do not tell either
+    pair, result = judged(tmp_path, VALUES, other, "sketch")
+    assert pair.verdict is Verdict.NOT_COMPARED
+    assert result.exit_code == 1

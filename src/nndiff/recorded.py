@@ -36,6 +36,9 @@ def is_final(tensor: TensorRef) -> bool:
 def not_asked_for(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
     """Tell whether the other recording was made without this kind of tensor: no difference of the models."""
     slot = tensor.meta.get("slot")
+    holds = other.get("holds")  # of a layout that has no place for some
+    if isinstance(holds, list) and (slot not in holds or is_final_gradient(tensor)):
+        return True
     if other.get("backward") is False and (slot in GRADIENTS or slot == "loss"):
         return True
     return other.get("params") is False and slot == "param"

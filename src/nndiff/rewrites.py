@@ -50,13 +50,14 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     """
     failing = [site for site in standing.sites if not site.passed]
     outputs = {_call(site) for site in failing if site.slot == "output" and site.pair.order not in standing.layouts}
+    agreeing = {_call(site) for site in standing.sites if site.slot == "output" and site.passed} - outputs
     doubtful = {_fused_layer(site) for site in failing if site.slot == "output"} - {""}
 
     def explained(site: SitePair) -> bool:
         guessed = GUESSED in site.pair.matched_by or _fused_layer(site) in doubtful
-        # of most inputs only a few elements are kept: what their module makes of them tells enough
-        reshaped = _is_input_of_another_shape(site) and _call(site) not in outputs
-        return site.inside and (guessed or reshaped or site.pair.order in standing.layouts)
+        # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
+        in_another_form = site.slot == "input" and _call(site) in agreeing
+        return site.inside and (guessed or in_another_form or site.pair.order in standing.layouts)
 
     if not (failing and outside_agrees(standing.sites) and all(map(explained, failing))):
         return standing
@@ -66,10 +67,6 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     kept = [site for site in standing.sites if site.passed and _fused_layer(site) not in doubtful]
     told = tuple(layout_findings(gone, standing.layouts, harmless=True))
     return Standing(kept, (*standing.leftovers, *sorted(aside.values(), key=_place)), {}, (*standing.findings, *told))
-
-
-def _is_input_of_another_shape(site: SitePair) -> bool:
-    return site.slot == "input" and site.pair.verdict is Verdict.SHAPE
 
 
 def _call(site: SitePair) -> tuple[str, int]:
@@ -98,8 +95,9 @@ def _both_left(site: SitePair, layout: Layout | None, sources: tuple[Source, Sou
 
 
 def _hint(site: SitePair) -> str:
-    if _is_input_of_another_shape(site):
-        return "of another shape on the other side; what its module makes of it agrees"
+    if site.slot == "input":
+        kind = "of another shape" if site.pair.verdict is Verdict.SHAPE else "not the same"
+        return f"{kind} on the other side; what its module makes of it agrees"
     return "laid beside another by guess, and not equal"
 
 

@@ -375,3 +375,49 @@ def test_a_difference_that_cancels_out_is_a_difference_and_told():
     assert result.exit_code == 1
     assert result.first_divergence["name"] == "0:output"
     assert "inner-only" in {finding.cause for finding in result.findings}
+
+
+class Masked(nn.Module):
+    """Hand a mask to a submodule: truths, or numbers to add."""
+
+    def __init__(self, truths):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.attention = Masking()
+        self.truths = truths
+
+    def forward(self, x):
+        mask = torch.ones(5, 5, dtype=torch.bool).tril()
+        return self.attention(self.up(x), mask if self.truths else torch.zeros(5, 5).masked_fill(~mask, -torch.inf))
+
+
+class Masking(nn.Module):
+    def forward(self, x, mask):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def test_a_mask_in_another_form_is_no_bug():
+    one, other = Masked(truths=True), Masked(truths=False)
+    other.load_state_dict(one.state_dict())
+    assert nndiff.compare(one, other, inputs=torch.randn(2, 5, 4)).exit_code == 0
+
+
+class Holed(nn.Module):
+    """Spoil one element of a large tensor between two layers."""
+
+    def __init__(self, spoiled):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.spoiled = {"at": spoiled}
+
+    def forward(self, x):
+        y = self.a(x) * 1.5
+        if self.spoiled["at"]:
+            y[3, 5] = 0.0
+        return self.b(y)
+
+
+def test_one_wrong_element_between_layers_is_not_blamed_on_the_next_layer():
+    result = nndiff.compare(Holed(False), Holed(True), inputs=torch.randn(64, 64))
+    assert result.first_divergence["name"] == "(model):output"

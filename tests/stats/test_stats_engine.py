@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from stats_pairs import LEVELS, apart, job, measure, native, raw, tensor
 
 from nndiff.dtypes import DTYPES
+from nndiff.errors import UsageError
 from nndiff.stats import describe_engine, get_engine
 
 needs_native = pytest.mark.skipif(not LEVELS, reason="built without the native engine")
@@ -33,8 +35,26 @@ def test_the_engine_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNDIFF_ENGINE", "numpy")
     assert (get_engine().name, describe_engine()) == ("numpy", "numpy")
     monkeypatch.setenv("NNDIFF_ENGINE", "cuda")
-    with pytest.raises(ValueError, match="expected native or numpy"):
+    with pytest.raises(UsageError, match="expected native or numpy"):
         get_engine()
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("name", "value"), [("NNDIFF_SIMD", "avx1024"), ("NNDIFF_THREADS", "0"), ("NNDIFF_ENGINE", "cuda")]
+)
+def test_a_variable_that_says_nothing_known_is_trouble_and_no_difference(name: str, value: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3))
+    command = [sys.executable, "-m", "nndiff", "diff", "a.npy", "a.npy"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, name: value}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"nndiff: {name} is {value!r}, expected ")
+
+
+@needs_native
+def test_sides_of_different_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape|broadcast|operands"):
+        list(get_engine().measure([job(tensor(np.ones(5000)), tensor(np.ones(4)))]))
 
 
 @needs_native
@@ -56,7 +76,7 @@ def test_without_the_extension_numpy_does_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("NNDIFF_ENGINE", raising=False)
     assert get_engine().name == "numpy"
     monkeypatch.setenv("NNDIFF_ENGINE", "native")
-    with pytest.raises(ImportError):
+    with pytest.raises(UsageError, match="not built"):
         get_engine()
 
 

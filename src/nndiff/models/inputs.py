@@ -19,6 +19,12 @@ from nndiff.tensors import TensorRef
 _FORM = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?::(?P<low>[^.]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
 _WHOLE = re.compile(r"[A-Za-z_]\w*=")
 _IDS = ("input_ids", "ids", "tokens", "token_ids", "idx")
+_NAMELESS = {
+    ".npy": "",
+    ".pt": "tensor",
+    ".pth": "tensor",
+    ".bin": "tensor",
+}  # what one bare tensor is called; "": as its file
 _DEFAULT_HIGH = 100  # whole numbers are drawn below this unless a range is given
 
 
@@ -91,7 +97,10 @@ def load(path: str) -> Inputs:
         return Inputs(made[0], made[1], data_of(*made))
     from nndiff.sources import open_source
 
-    return _arranged({name: tensor_of(ref) for name, ref in open_source(path).tensors.items()})
+    held = {name: tensor_of(ref) for name, ref in open_source(path).tensors.items()}
+    alone = _NAMELESS.get(Path(path).suffix)
+    # one tensor that was saved without a name is the first argument
+    return _arranged({"0": held.popitem()[1]} if alone is not None and [*held] == [alone or Path(path).stem] else held)
 
 
 def tensor_of(ref: TensorRef) -> torch.Tensor:

@@ -57,9 +57,10 @@ def _open_path(path: str, part: str) -> Source:
 
 def _open_folder(path: str, part: str) -> Source:
     from nndiff.recording.folder import is_recording
+    from nndiff.recording.format import EVENTS
     from nndiff.sources import distributed, folder, saved_outputs
 
-    if is_recording(Path(path)):
+    if is_recording(Path(path)) or os.path.lexists(os.path.join(path, EVENTS)):  # damaged it is still no other folder
         from nndiff.recording.reader import open_recording
 
         return _of_recording(open_recording(path))

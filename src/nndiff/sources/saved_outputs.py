@@ -41,7 +41,7 @@ def open_saved_outputs(path: str, open_file: OpenFile) -> Source:
         foreign.update(dict.fromkeys(opened.foreign))
         for name, tensor in opened.tensors.items():
             tensors.append(_at_site(tensor, len(tensors), *(_hook_site(name) if file == HOOKS else _site(slot, name))))
-    facts = _metadata(path, open_file)
+    facts = {**_metadata(path, open_file), "holds": [*_FILES.values(), "grad_output"]}
     return Source(path, "recording", by_name(path, _linked(tensors)), foreign=tuple(foreign), meta=facts)
 
 

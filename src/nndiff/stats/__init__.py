@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from nndiff.errors import UsageError
 from nndiff.stats.interface import Engine, Job, Progress
 from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
 
@@ -14,7 +15,7 @@ def get_engine() -> Engine:
     """Return the fastest engine this installation has, or the one NNDIFF_ENGINE names (native, numpy)."""
     asked = os.environ.get("NNDIFF_ENGINE", "")
     if asked not in ("", "native", "numpy"):
-        raise ValueError(f"NNDIFF_ENGINE is {asked!r}, expected native or numpy")
+        raise UsageError(f"NNDIFF_ENGINE is {asked!r}, expected native or numpy")
     if asked != "numpy":
         try:
             from nndiff.stats.native_engine import NativeEngine
@@ -22,7 +23,7 @@ def get_engine() -> Engine:
             return NativeEngine()
         except ImportError:
             if asked == "native":
-                raise
+                raise UsageError("NNDIFF_ENGINE asks for the native engine, which was not built here") from None
     from nndiff.stats.numpy_engine import NumpyEngine
 
     return NumpyEngine()

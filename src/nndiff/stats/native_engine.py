@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES
-from nndiff.errors import SourceError
+from nndiff.errors import SourceError, UsageError
 from nndiff.files import OpenFile, RegularFile
 from nndiff.stats import _native
 from nndiff.stats.interface import Job, Progress
@@ -159,7 +159,9 @@ def describe() -> str:
 
 def _cores() -> int:
     asked = os.environ.get("NNDIFF_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
+    if asked:
+        if not (asked.isascii() and asked.isdigit() and int(asked) > 0):
+            raise UsageError(f"NNDIFF_THREADS is {asked!r}, expected a whole number of one or more")
         return int(asked)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -234,7 +236,8 @@ def _batches(jobs: Iterable[Job]) -> Iterator[_Pairs]:
 def _alone(job: Job, pairs: _Pairs) -> _Pairs | None:
     """Take a job into the batch, or make it one of its own where Python has to read it."""
     ref, cand = _side(job.reference), _side(job.candidate)
-    able = ref.code >= 0 and cand.code >= 0 and 0 <= job.atol < math.inf and 0 <= job.rtol < math.inf
+    alike = job.reference.count == job.candidate.count
+    able = alike and min(ref.code, cand.code) >= 0 and 0 <= job.atol < math.inf and 0 <= job.rtol < math.inf
     if able and not ref.fed and not cand.fed:
         pairs.add(job, ref, cand)
         return None
@@ -290,6 +293,12 @@ def _read_error(job: Job, code: int, side: int) -> SourceError:
     return SourceError(path, reason)
 
 
-_forced = os.environ.get("NNDIFF_SIMD")
-if _forced:
-    _native.use(_forced)
+def _use(level: str) -> None:
+    """Take the vector width that NNDIFF_SIMD names."""
+    if level not in _native.levels():
+        raise UsageError(f"NNDIFF_SIMD is {level!r}, expected one of this machine's: {', '.join(_native.levels())}")
+    _native.use(level)
+
+
+if os.environ.get("NNDIFF_SIMD"):
+    _use(os.environ["NNDIFF_SIMD"])

@@ -421,3 +421,32 @@ class Holed(nn.Module):
 def test_one_wrong_element_between_layers_is_not_blamed_on_the_next_layer():
     result = nndiff.compare(Holed(False), Holed(True), inputs=torch.randn(64, 64))
     assert result.first_divergence["name"] == "(model):output"
+
+
+class Looped(nn.Module):
+    """Go through two layers twice, with one activation for both or one for each."""
+
+    def __init__(self, shared, second=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.act1 = nn.Tanh()
+        self.act2 = self.act1 if shared else second or nn.Tanh()
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.act2(self.two(self.act1(self.one(x))))
+        return x
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_one_activation_for_several_in_a_loop_is_no_bug(flipped, backward):
+    models = [Looped(shared=True), Looped(shared=False)][:: -1 if flipped else 1]
+    assert nndiff.compare(*models, inputs=torch.randn(3, 4), backward=backward).exit_code == 0
+
+
+def test_another_activation_in_a_loop_is_found():
+    result = nndiff.compare(Looped(shared=True), Looped(False, nn.Softsign()), inputs=torch.randn(3, 4))
+    assert result.exit_code == 1
+    assert result.first_divergence["module"] in ("act1", "two")

@@ -35,11 +35,13 @@ def align_sites(
 ) -> Alignment:
     """Pair the tensors of two recordings; read nothing. Of the modules `misnamed`, names tell nothing."""
     work = Work(reference, candidate)
-    held = work.hold_back(*misnamed)
-    notes = pair_by_name(work, renames, mapping)
     calls = calls_of(reference), calls_of(candidate)
+    shared = _shared_otherwise(*calls)
+    held = work.hold_back(*misnamed), work.hold_back(shared, shared)
+    notes = pair_by_name(work, renames, mapping)
     same = _calls_paired_by_name(work, *calls)
-    work.give_back(held)
+    for each in held:
+        work.give_back(each)
     _pair_unique(work, *calls, same, _content, "content")
     fused = find_fused(work, *calls, same)
     calls = _without(calls, fused)
@@ -58,6 +60,16 @@ def align_sites(
 
 
 _Calls = tuple[list[Call], list[Call]]
+
+
+def _shared_otherwise(reference: list[Call], candidate: list[Call]) -> frozenset[str]:
+    """Return the modules that both sides have and call another number of times, more than once.
+
+    One activation that stands in for several on one side goes by the name of the first: which of its calls is
+    that one's, the number of the call does not tell.
+    """
+    left, right = (Counter(call.module for call in side if call.leaf) for side in (reference, candidate))
+    return frozenset(name for name in left if left[name] != right[name] and min(left[name], right[name]) > 0)
 
 
 def _without(calls: _Calls, fused: Iterable[Fused]) -> _Calls:

@@ -171,6 +171,16 @@ def test_a_recording_that_is_overwritten_waits_until_the_new_one_is_whole(tmp_pa
     assert not aside.exists()
 
 
+def test_a_recording_of_the_users_own_beside_it_is_never_removed(tmp_path: Path) -> None:
+    out, beside = tmp_path / "a.nnrec", tmp_path / "a.nnrec.before"
+    record(nn.Linear(4, 4), X, path=beside)
+    record(nn.Linear(4, 4), X, path=out)
+    with pytest.raises(SourceError, match="in the way"):
+        record(nn.Linear(4, 4), X, path=out, overwrite=True)
+    assert open_recording(out).complete
+    assert open_recording(beside).complete
+
+
 def test_a_link_to_a_recording_stays_a_link(tmp_path: Path) -> None:
     record(nn.Linear(4, 4), X, path=tmp_path / "real.nnrec")
     (tmp_path / "link.nnrec").symlink_to(tmp_path / "real.nnrec")

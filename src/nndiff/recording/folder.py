@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nndiff.errors import SourceError
-from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD
+from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD, dumps
 from nndiff.recording.shards import PART_SUFFIX
 
 BEFORE_SUFFIX = ".before"  # where a recording waits that is being overwritten
@@ -52,19 +52,35 @@ def prepare(path: Path, overwrite: bool) -> Place:
     folder = Path(os.path.realpath(path))
     if folder.exists() and not folder.is_dir():
         raise SourceError(path, "is there already and is not a folder; give another path")
-    before = folder.with_name(folder.name + BEFORE_SUFFIX)
+    before = None
     try:
         if folder.is_dir() and any(folder.iterdir()):
             _check(path, folder, overwrite)
-            if is_recording(before):  # an earlier try was cut off: what was there before that is the one to keep
-                _remove(folder, (folder,))
-            else:
-                folder.rename(before)
+            before = _put_aside(folder)
         made = tuple(each for each in (folder, *folder.parents) if not each.exists())
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SourceError(path, f"cannot be made: {(error.strerror or str(error)).lower()}") from None
-    return Place(folder, made, before if is_recording(before) else None)
+    return Place(folder, made, before)
+
+
+def _put_aside(folder: Path) -> Path:
+    """Move a recording out of the way; return where it waits."""
+    before = folder.with_name(folder.name + BEFORE_SUFFIX)
+    if not before.exists():
+        return folder.rename(before)
+    if _is_complete(folder) or not is_recording(before):
+        raise SourceError(before, f"is in the way of overwriting {folder.name}; move or remove it")
+    _remove(folder, (folder,))  # an earlier try that was cut off: what was there before it is the one to keep
+    return before
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        with open(folder / MANIFEST, "rb") as file:
+            return json.loads(file.read()).get("complete") is True
+    except (OSError, ValueError):
+        return False
 
 
 def _remove(folder: Path, made: Sequence[Path]) -> None:
@@ -94,18 +110,16 @@ def _ours(path: Path) -> bool:
 
 
 def dump_manifest(body: dict[str, object], meta: dict[str, object]) -> str:
-    """Return the manifest's text, a line for each thing: the format first, so that a glance recognises it."""
-    lines = [f" {json.dumps(key)}: {_dumps(value)}" for key, value in body.items()]
+    """Return the manifest's text, a line for each thing: the format first, so that a glance recognises it.
+
+    No indent: with one the encoder in Python is used, which is slow for a model of many modules.
+    """
+    lines = [f" {json.dumps(key)}: {dumps(value)}" for key, value in body.items()]
     inner = ",\n".join(f"  {json.dumps(key)}: {_rows(value)}" for key, value in meta.items())
     return "{\n" + ",\n".join([*lines, f' "meta": {{\n{inner}\n }}']) + "\n}\n"
 
 
 def _rows(value: object) -> str:
     if not (isinstance(value, list) and value and all(isinstance(each, dict) for each in value)):
-        return _dumps(value)
-    return "[\n" + ",\n".join(f"   {_dumps(each)}" for each in value) + "\n  ]"
-
-
-def _dumps(value: object) -> str:
-    # on one line: with an indent the encoder in Python is used, which is slow for a model of many modules
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+        return dumps(value)
+    return "[\n" + ",\n".join(f"   {dumps(each)}" for each in value) + "\n  ]"

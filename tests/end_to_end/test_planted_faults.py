@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
-from zoo import ZOO, built
+from zoo import ZOO, Slightly, built
 
 import nndiff
 from nndiff.recording.record import record
@@ -38,18 +38,6 @@ def reference(tmp_path_factory):
         return made[name, backward]
 
     return get
-
-
-class Slightly(torch.autograd.Function):
-    """A gradient a tenth too large."""
-
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 1.1
 
 
 def around(module, before=lambda *args: args, after=lambda output: output):

@@ -135,7 +135,7 @@ static void find_bins(const uint32_t *count, int64_t rank[RANKS], uint32_t bin[R
 /* Count keys in four tables in turn: where values repeat, one counter would wait for itself. */
 static void count_keys(const uint16_t *key, size_t n, size_t bins, uint32_t *count)
 {
-    uint16_t part[4][(1 << MOST_BITS) + 288]; /* n is at most CHUNK; the same key of two tables is not a page apart */
+    uint16_t part[4][1 << MOST_BITS]; /* n is at most CHUNK */
     for (int t = 0; t < 4; t++)
         memset(part[t], 0, bins * sizeof **part);
     size_t i = 0;

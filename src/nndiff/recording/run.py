@@ -15,7 +15,7 @@ from nndiff.recording.determinism import RandomState, seed_everything
 from nndiff.recording.events import Site, TensorEvent
 from nndiff.recording.hooks import Recorder
 from nndiff.recording.inputs import describe_inputs
-from nndiff.recording.losses import loss_of
+from nndiff.recording.losses import loss_of, reaches_nothing
 from nndiff.recording.plan import Plan
 from nndiff.recording.sink import Sink
 from nndiff.recording.state import State
@@ -72,6 +72,8 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
 
 def _about_loss(loss: torch.Tensor, wanted: Wanted) -> list[str]:
     """Return a warning where gradients mean nothing; a loss that knows why says so in `if_not_finite`."""
+    if reaches_nothing(loss):
+        return ["nothing in the output asks for a gradient (detached, no_grad, all frozen): there is none to record"]
     if bool(torch.isfinite(loss)):
         return []
     why = getattr(wanted.loss, "if_not_finite", "")

@@ -76,11 +76,13 @@ def matches(name: str, pattern: str) -> bool:
     r"""Tell whether a pattern names this tensor.
 
     A pattern is a shell pattern over the whole name (`*.bias`), a module's path, which stands for
-    all below it (`encoder.layers.0`), or a regular expression found anywhere (`re:layers\.[0-3]\.`).
+    all below it and all that was recorded of it (`encoder.layers.0`, so `encoder.layers.0@1:output` too), or a
+    regular expression found anywhere (`re:layers\.[0-3]\.`).
     """
     if pattern.startswith("re:"):
         return _compiled(pattern).search(name) is not None
-    return name == pattern or name.startswith(pattern + ".") or _compiled(pattern).match(name) is not None
+    below = name.startswith(pattern) and name[len(pattern) : len(pattern) + 1] in ("", ".", ":", "@")
+    return below or _compiled(pattern).match(name) is not None
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:

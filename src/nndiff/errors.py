@@ -3,6 +3,7 @@
 NndiffError                 the root: everything nndiff raises on purpose (exit 2)
 ├── UsageError              the call itself makes no sense
 ├── SourceError             a file or object cannot be read; names it and the trouble
+│   ├── DamagedError        elements are no longer what was recorded
 │   └── UnsafeFileError     reading on would take too much memory, disk or trust
 ├── AlignmentError          rules that cannot be applied to these names
 ├── ReportError             a report cannot be written or read back
@@ -32,6 +33,10 @@ class SourceError(NndiffError):
         self.source = os.fspath(source)
         self.trouble = trouble
         super().__init__(f"{self.source}: {trouble}")
+
+
+class DamagedError(SourceError):
+    """Say that elements of a recording are no longer what was recorded."""
 
 
 class UnsafeFileError(SourceError):

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from nndiff.align.plan import Alignment, Match, Slice, Tensors
 from nndiff.recorded import is_gradient
 from nndiff.recording.events import Stats
-from nndiff.tensors import Data, FileData, LateData, MemoryData, StridedFileData, TensorRef, contiguous_strides
+from nndiff.tensors import (
+    Data,
+    FileData,
+    LateData,
+    MemoryData,
+    StridedFileData,
+    TensorRef,
+    contiguous_strides,
+    settled,
+)
 
 _LARGEST = 1 << 26  # elements that are read at once to find the places of parts; beyond, they lie in order
 _ALIKE = 1e-3  # of the largest value: enough to tell places apart; whether they agree is judged later
@@ -33,14 +42,17 @@ def cut(whole: TensorRef, piece: Slice) -> TensorRef:
 
 
 def _data(whole: TensorRef, piece: Slice) -> Data:
-    if not isinstance(whole.data, FileData) or piece.places is not None:
-        return LateData(lambda: MemoryData(_taken(whole.read(0, whole.count).reshape(whole.shape), piece)))
+    return LateData(lambda: _stretch(whole, settled(whole.data), piece))
+
+
+def _stretch(whole: TensorRef, held: Data, piece: Slice) -> Data:
+    if not isinstance(held, FileData) or piece.places is not None:
+        return MemoryData(_taken(whole.read(0, whole.count).reshape(whole.shape), piece))
     strides = contiguous_strides(whole.shape)
     sizes = tuple(piece.stop - piece.start if axis == piece.axis else size for axis, size in enumerate(whole.shape))
     offset = piece.start * strides[piece.axis]
     if piece.turned:
         sizes, strides = sizes[::-1], strides[::-1]
-    held = whole.data
     return StridedFileData(held.window, held.storage, offset, sizes, strides, held.swapped)
 
 

@@ -118,6 +118,13 @@ class LateData:
             _made.pop(id(self), None)
 
 
+def settled(data: Data) -> Data:
+    """Return what is behind elements that must first be made."""
+    while isinstance(data, LateData):
+        data = data.settle()
+    return data
+
+
 class NoData:
     """Stand for elements that were never kept: a tensor of the meta device, a recording of digests."""
 

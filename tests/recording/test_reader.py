@@ -210,7 +210,7 @@ TENSORS = st.builds(
     TensorEvent, NUMBER, SITES, st.lists(NUMBER, max_size=5).map(tuple), TEXT,
     st.sampled_from(["digest", "stats", "sketch", "full"]), st.just("ab" * 32), st.none() | STATS,
     st.none() | st.just("shard-00001.safetensors"), st.none() | TEXT.filter(bool), st.none() | TEXT.filter(bool),
-    MAYBE, MAYBE, PHASES,
+    st.none() | st.just("cd" * 32), MAYBE, MAYBE, PHASES,
 )  # fmt: skip
 VALUES = st.builds(ValueEvent, NUMBER, SITES, TEXT, st.none() | TEXT | st.booleans() | NUMBER, TEXT, PHASES)
 LINKS = st.builds(Link, TEXT, st.sampled_from(["same", "view", "own", "none"]), MAYBE, st.none(), TEXT)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nndiff.commands.options import path
 from nndiff.commands.progress import ProgressBar
+from nndiff.errors import UsageError
 from nndiff.names import natural_key, plural, printable, selected
 from nndiff.reports.output import print_text
 from nndiff.reports.sink import for_stdout
@@ -30,6 +31,7 @@ examples:
   nndiff show model/ --include 'encoder.*' --stats
   nndiff show model.nemo --json > inside.json
   nndiff show run.nnrec                                  which model ran how, what every layer did
+  nndiff show run.nnrec --check -q                       is it still what was recorded
 
 Foreign classes in a pickle are named and never loaded; nothing in the file is run.
 """
@@ -53,6 +55,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
     stats = parser.add_mutually_exclusive_group()
     stats.add_argument("--stats", action="store_true", default=None, help="compute statistics whatever the size")
     stats.add_argument("--no-stats", action="store_false", dest="stats", help="read no data")
+    parser.add_argument(
+        "--check", action="store_true", help="of a recording: hold all elements against the digests recorded with them"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="print the summary alone")
     parser.set_defaults(run=run)
@@ -76,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
     """Show the source; return 0, or 2 where it holds no tensor."""
     recording = _recording(args.source)
     source = open_source(args.source)
+    if args.check:
+        _check(args.source, recording)
     names = [name for name in source.tensors if selected(name, args.include, args.exclude)]
     if recording is None:
         names.sort(key=natural_key)  # a recording is in order of execution, which tells more
@@ -88,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
         _print_json(source, recording, tensors, numbers)
     else:
         lines = [*(_summary(source) if recording is None else _about(recording)), *_shown(source, tensors)]
+        lines += ["  checked   all elements have the digests that were recorded with them"] if args.check else []
         _print_text(lines, tensors, numbers, args.quiet, wanted)
     return 0 if tensors else 2
 
@@ -97,6 +105,12 @@ def _recording(path: str) -> Recording | None:
     from nndiff.recording.reader import open_recording
 
     return open_recording(path) if is_recording(Path(path)) else None
+
+
+def _check(path: str, recording: Recording | None) -> None:
+    if recording is None:
+        raise UsageError(f"--check is for recordings; {path} keeps no digests to hold its elements against")
+    recording.check()
 
 
 def _recorded(tensors: Sequence[TensorRef]) -> list[_Numbers | None]:

@@ -94,6 +94,7 @@ class TensorEvent:
     shard: str | None = None
     key: str | None = None  # in the shard, where the tensor is kept in full
     sketch: str | None = None  # key of the sketch in the shard
+    sketch_digest: str | None = None  # of its values, where they are not the whole tensor
     same: int | None = None  # the first event with these very bytes
     forward: int | None = None  # for gradients and recomputed outputs: the event of the forward pass
     phase: Phase = "forward"

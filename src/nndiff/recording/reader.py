@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES
-from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.errors import DamagedError, SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
-from nndiff.names import plural, printable
+from nndiff.names import counted, plural, printable
+from nndiff.recording.checked import Checker, Claim
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.recording.folder import is_recording
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
@@ -25,7 +26,7 @@ from nndiff.recording.keep import sketch_positions
 from nndiff.recording.shards import entry, stored_as
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
-from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef
+from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef, settled
 
 _MANIFEST_LIMIT = 64 << 20
 _MOST_EVENTS = 5_000_000
@@ -78,11 +79,23 @@ class Recording:
         """Return the tensors as a source: named, lazy, in order of execution, each with what is known of its site."""
         return self._source
 
+    def check(self) -> None:
+        """Read all elements; raise where some are no longer what was recorded."""
+        held = [(name, ref.meta.get("sketch", ref)) for name, ref in self.source().tensors.items()]
+        damaged = [name for name, ref in held if not _is_sound(ref)]
+        if damaged:
+            raise DamagedError(
+                self.path,
+                f"is damaged: the elements of {counted([printable(name, 80) for name in damaged], 'tensor')} do not "
+                "have the digests that were recorded with them; copy or record it again",
+            )
+
     @cached_property
     def _source(self) -> Source:
         shards = _open_shards(Path(self.path), {event.shard for event in self.tensors if event.shard})
         calls = {order: call for call in self.calls for order in call.outputs}
-        refs = (_ref(self.path, event, shards, calls.get(event.order)) for event in self.tensors)
+        checker = Checker(self.path)
+        refs = (_ref(checker, event, shards, calls.get(event.order)) for event in self.tensors)
         plain = {event.site.name: ref for event in self.values if (ref := _value_ref(event, calls.get(event.order)))}
         tensors = {**{ref.name: ref for ref in refs}, **plain}
         return Source(
@@ -231,21 +244,34 @@ def _open_shards(folder: Path, names: set[str]) -> _Shards:
     return shards
 
 
-def _ref(path: str, event: TensorEvent, shards: _Shards, call: CallEvent | None) -> TensorRef:
-    dtype = DTYPES[event.dtype]
+def _ref(checker: Checker, event: TensorEvent, shards: _Shards, call: CallEvent | None) -> TensorRef:
+    path, name, dtype = checker.recording, event.site.name, DTYPES[event.dtype]
     data: Data = NoData(f"the recording keeps its {event.keep} alone")
-    storage: object = (path, event.digest)
     meta = _meta(event, call)
     if event.keep == "full":
-        found = _stored(path, event, event.key, event.shape, shards)
-        data = FileData(found, dtype.storage)
+        window = _stored(path, event, event.key, event.shape, shards)
+        data = checker.data(window, Claim(name, event.shard or "", event.shape, dtype, event.digest))
     elif event.keep == "sketch":
-        positions = sketch_positions(math.prod(event.shape))
-        window = _stored(path, event, event.sketch, (positions.size,), shards)
-        meta["sketch"] = TensorRef(
-            f"{event.site.name}#sketch", (positions.size,), dtype, FileData(window, dtype.storage)
-        )
-    return TensorRef(event.site.name, event.shape, dtype, data, storage, meta)
+        meta["sketch"] = _sketch(checker, event, shards)
+    return TensorRef(name, event.shape, dtype, data, (path, event.digest), meta)
+
+
+def _sketch(checker: Checker, event: TensorEvent, shards: _Shards) -> TensorRef:
+    count = math.prod(event.shape)
+    shape = (sketch_positions(count).size,)
+    window = _stored(checker.recording, event, event.sketch, shape, shards)
+    name, dtype = f"{event.site.name}#sketch", DTYPES[event.dtype]
+    whole = shape == (count,)
+    of, digest = (event.shape, event.digest) if whole else (shape, event.sketch_digest)
+    return TensorRef(name, shape, dtype, checker.data(window, Claim(name, event.shard or "", of, dtype, digest)))
+
+
+def _is_sound(tensor: TensorRef) -> bool:
+    try:
+        settled(tensor.data)
+    except DamagedError:
+        return False
+    return True
 
 
 def _value_ref(event: ValueEvent, call: CallEvent | None) -> TensorRef | None:

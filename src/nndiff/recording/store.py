@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from nndiff.recording.format import shard_name
 from nndiff.recording.keep import sketch_positions
-from nndiff.recording.measure import Raw
+from nndiff.recording.measure import Raw, measure
 from nndiff.recording.shards import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Say where elements are, as the event tells it."""
+
+    shard: str | None = None
+    key: str | None = None
+    sketch: str | None = None
+    sketch_digest: str | None = None
 
 
 class Store:
@@ -24,27 +35,33 @@ class Store:
         self._shard_bytes = shard_bytes
         self._finished = finished
         self._shard: Shard | None = None
-        self._stored: dict[str, tuple[str, str]] = {}  # digest -> shard and key
+        self._stored: dict[str, Placed] = {}  # by digest
 
     @property
     def is_open(self) -> bool:
         """Tell whether there is a shard that is not finished."""
         return self._shard is not None
 
-    def place(self, name: str, level: str, digest: str, load: Callable[[], Raw]) -> tuple[str | None, str | None]:
-        """Return shard and key of the elements to keep, writing them unless the same ones are there already."""
+    def place(self, name: str, level: str, digest: str, load: Callable[[], Raw]) -> Placed:
+        """Return where the elements to keep are, writing them unless the same ones are there already."""
         if level not in ("sketch", "full"):
-            return None, None
+            return Placed()
         known = f"{digest}#sketch" if level == "sketch" else digest
         if known not in self._stored:
-            raw = load()
-            if level == "sketch":
-                positions = sketch_positions(raw.flat.size)
-                raw, name = Raw(raw.flat[positions], raw.dtype, (positions.size,)), name + "#sketch"
-            self._stored[known] = self._write(name, raw)
+            self._stored[known] = self._sketch(name, load()) if level == "sketch" else self._whole(name, load())
         return self._stored[known]
 
-    def _write(self, key: str, raw: Raw) -> tuple[str, str]:
+    def _whole(self, name: str, raw: Raw) -> Placed:
+        return Placed(self._write(name, raw), key=name)
+
+    def _sketch(self, name: str, raw: Raw) -> Placed:
+        positions = sketch_positions(raw.flat.size)
+        part, key = Raw(raw.flat[positions], raw.dtype, (positions.size,)), name + "#sketch"
+        # one that holds all elements has the digest of the tensor itself
+        digest = measure(part, with_stats=False).digest if positions.size < raw.flat.size else None
+        return Placed(self._write(key, part), sketch=key, sketch_digest=digest)
+
+    def _write(self, key: str, raw: Raw) -> str:
         shard = self._shard
         if shard and (shard.size + raw.bytes.nbytes > self._shard_bytes or not shard.fits(key, raw)):
             self.finish()
@@ -52,7 +69,7 @@ class Store:
             self._shard = Shard(self._folder / shard_name(len(self.shards)))
         self._shard.add(key, raw)
         self.bytes += raw.bytes.nbytes
-        return self._shard.path.name, key
+        return self._shard.path.name
 
     def finish_full(self) -> None:
         """Finish the open shard if it is full."""

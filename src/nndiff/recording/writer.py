@@ -146,7 +146,7 @@ class Writer:
         with self._lock, self._disk():
             self._check(site)
             seen = _look(load, like, level)
-            shard, key = self._store.place(site.name, level, seen.digest, load)
+            placed = self._store.place(site.name, level, seen.digest, load)
             event = TensorEvent(
                 order=self.reserve(),
                 site=site,
@@ -155,9 +155,10 @@ class Writer:
                 keep=level,
                 digest=seen.digest,
                 stats=seen.stats,
-                shard=shard,
-                key=key if level == "full" else None,
-                sketch=key if level == "sketch" else None,
+                shard=placed.shard,
+                key=placed.key,
+                sketch=placed.sketch,
+                sketch_digest=placed.sketch_digest,
                 same=self._first.get(seen.digest),
                 forward=forward,
                 phase=phase,

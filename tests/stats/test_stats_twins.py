@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stats_pairs import LEVELS, apart, both, job, raw, tensor
 
 from nndiff.dtypes import DTYPES
+from nndiff.stats import ENVELOPE_RTOLS
 
 pytestmark = pytest.mark.skipif(not LEVELS, reason="built without the native engine")
 
@@ -246,9 +247,82 @@ def test_this_comparison_can_fail() -> None:
 
 
 @pytest.mark.parametrize("ref", [[1.0, 2.0], [np.inf, np.inf]])
-def test_squares_beyond_float64_are_infinite_and_no_nan(ref: list[float]) -> None:
+def test_squares_beyond_float64(ref: list[float]) -> None:
     reference, candidate = np.array(ref), np.array([2.7e154, 0.0])
     for level in LEVELS:
         pair = both(job(tensor(reference), tensor(candidate), 0.0, 0.0), level)
         assert apart(*pair) == {}
-        assert all(each.cand_mean == 1.35e154 and each.cand_std == np.inf for each in pair)
+        assert all(each.cand_mean == each.cand_std == 1.35e154 for each in pair)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("factor", [1e-200, 1e-290, 1e200, 1e290])
+def test_what_does_not_depend_on_the_unit(factor: float, level: str) -> None:
+    """Squares that float64 cannot hold must not read as agreement, nor as nothing."""
+    random = np.random.default_rng(7)
+    ref = random.normal(size=40_000)
+    cand = ref + 0.1 * random.normal(size=ref.size)
+    _, plain = both(job(tensor(ref), tensor(cand), 0.0, 0.0), level)
+    for made in both(job(tensor(ref * factor), tensor(cand * factor), 0.0, 0.0), level):
+        for name in ("cosine", "correlation", "sqnr_db", "rel_mse", "rel_mae", "rel_l2", "max_rel"):
+            assert getattr(made, name) == pytest.approx(getattr(plain, name), rel=1e-9), name
+        for name in ("mean_abs", "rmse", "l2", "ref_std", "cand_std", "diff_std", "cand_mean", "diff_mean", "p90"):
+            assert getattr(made, name) == pytest.approx(getattr(plain, name) * factor, rel=1e-9), name
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_tiny_difference_of_ordinary_numbers(level: str) -> None:
+    ref = np.zeros(5000)
+    ref[:100] = 1.0
+    cand = ref.copy()
+    cand[2000:] = 1e-200
+    for made in both(job(tensor(ref), tensor(cand), 0.0, 0.0), level):
+        assert made.l2 == pytest.approx(1e-200 * np.sqrt(3000))
+        assert made.sqnr_db == pytest.approx(10 * np.log10(100 / 3000) + 4000)
+        assert made.cosine == 1.0
+        assert made.unequal == 3000
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("dtype", "offset"), [("float64", 1e8), ("float64", 1e12), ("int64", 10**15), ("uint64", 10**18)]
+)
+def test_digits_under_a_large_offset(dtype: str, offset: float, level: str) -> None:
+    random = np.random.default_rng(8)
+    small = random.integers(0, 2000, 100_000)
+    other = small + random.integers(-300, 300, small.size)
+    ref, cand = ((x + 500).astype(dtype) + np.array(offset, dtype) for x in (small, other))
+    exact = offset < 2**52
+    for made in both(job(tensor(ref), tensor(cand)), level):
+        assert made.ref_std == pytest.approx(small.std(), rel=1e-12 if exact else 5e-3)
+        assert made.cand_std == pytest.approx(other.std(), rel=1e-12 if exact else 5e-3)
+        assert made.diff_std == pytest.approx((other - small).std(), rel=1e-12)
+        assert made.correlation == pytest.approx(np.corrcoef(small, other)[0, 1], rel=1e-12 if exact else 5e-3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_long_whole_numbers_against_floats(dtype: str, level: str) -> None:
+    whole = np.array([2**53 + 1, 2**53, 2**62 + 3, 5, 2**63 - 1, 0], dtype)
+    near = whole.astype(np.float64)
+    distance = [abs(int(a) - int(b)) for a, b in zip(whole, near, strict=True)]
+    for ref, cand in ((whole, near), (near, whole)):
+        for made in both(job(tensor(ref), tensor(cand), 0.0, 0.0), level):
+            assert (made.unequal, made.max_abs) == (3, max(distance))
+            assert made.mean_abs == pytest.approx(sum(distance) / 6)
+
+
+@given(st.integers(0, 2**32), st.sampled_from(LEVELS), st.sampled_from([np.float32, np.float64]))
+def test_the_needed_tolerance_passes(seed: int, level: str, dtype: type) -> None:
+    random = np.random.default_rng(seed)
+    ref = random.normal(size=int(random.integers(1, 600))).astype(dtype)
+    cand = (ref * (1 + random.normal(size=ref.size) * 10.0 ** random.integers(-9, 2))).astype(dtype)
+    found = both(job(tensor(ref), tensor(cand)), level)
+    assert found[0].needed_tolerance == found[1].needed_tolerance
+    needed = found[0].needed_tolerance
+    assert both(job(tensor(ref), tensor(cand), needed, needed), level)[0].mismatched == 0
+    if needed:
+        less = needed * (1 - 2.0**-50)
+        assert both(job(tensor(ref), tensor(cand), less, less), level)[0].mismatched > 0
+    for rtol, atol in zip(ENVELOPE_RTOLS, found[0].envelope, strict=True):
+        assert both(job(tensor(ref), tensor(cand), atol, rtol), level)[0].mismatched == 0

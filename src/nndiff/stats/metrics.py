@@ -20,7 +20,10 @@ class Metrics:
     elements finite on that side. NaN stands for "undefined" (no such element, no variance). Complex
     numbers: maxima, percentiles and tolerance use the modulus; means, stds, min and max are those of
     the modulus (of d: the modulus of d); cosine and correlation take a complex number as two real ones.
-    Squares beyond float64 make what is a mean or a root of them inf, and cosine and correlation NaN.
+    Equal sides have cosine and correlation 1, constant ones too; else both are NaN where a side has no
+    length or no variance. Squares that float64 cannot hold are summed on another scale: a root of them is
+    right, a mean of them (mse) may be 0 or inf. Only a |d| beyond float64 is inf, and makes all of d so or NaN.
+    Whole numbers beyond 2^53 keep every digit in d; elsewhere they are rounded to float64.
     """
 
     count: int  # elements
@@ -58,5 +61,5 @@ class Metrics:
     cand_max: float
     diff_mean: float  # mean of the signed d
     diff_std: float
-    needed_tolerance: float  # smallest t that passes as atol = rtol = t; inf where no tolerance would
+    needed_tolerance: float  # smallest t that passes as atol = rtol = t, to a last digit; inf where no tolerance would
     envelope: tuple[float, ...]  # for each of ENVELOPE_RTOLS the smallest atol that passes

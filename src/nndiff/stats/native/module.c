@@ -197,7 +197,7 @@ static PyObject *batch_feed(BatchObject *self, PyObject *args)
 }
 
 PyDoc_STRVAR(results_doc, "results(class, shapes) -> list: for each pair an instance of metrics.Metrics, made without "
-                          "its __init__; None where squares overflowed, (errno, side) where reading failed.");
+                          "its __init__; None where squares left the range of float64, (errno, side) where reading failed.");
 
 static PyObject *batch_results(BatchObject *self, PyObject *args)
 {

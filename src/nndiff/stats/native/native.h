@@ -41,9 +41,10 @@ typedef struct {
     int64_t unequal, mismatched;
 } Sums;
 
-/* Centred square sums of a block, taken in a second look where plain sums would cancel. */
+/* Centred square sums of a block, and how far its means are from those they were centred at. */
 typedef struct {
     double rr, cc, dd, rc;
+    double r, c, d;
 } Centred;
 
 /* Maxima so far. Each lane holds the maximum of what passed through that lane. */

@@ -90,7 +90,7 @@ PyObject *result_of(const Item *item, const Fields *fields, PyObject *shape)
     if (item->error)
         return Py_BuildValue("ii", item->error, item->error_side);
     state_finish(&item->state, &row);
-    if (row.overflow)
+    if (row.extreme)
         Py_RETURN_NONE;
     PyObject *made = fields->class->tp_alloc(fields->class, 0);
     if (made && !fill(made, fields, &row, shape))

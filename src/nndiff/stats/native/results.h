@@ -16,7 +16,7 @@ typedef struct {
 /* Find the fields of a class with slots; 0, with an exception set, where it is another class. */
 int fields_of(PyTypeObject *class, Fields *);
 
-/* An instance of the class, None where squares overflowed, (errno, side) where reading failed. */
+/* An instance of the class, None where squares left the range of float64, (errno, side) where reading failed. */
 PyObject *result_of(const Item *, const Fields *, PyObject *shape);
 
 #endif

@@ -54,16 +54,18 @@ static void add_block(const SideJob *job, const void *p, size_t n, SidePart *out
         k->side_f64(wide, m, &s);
         out->overflow |= !(s.rr <= DBL_MAX);
     }
-    double mean = s.r / (double)m, of_mean = s.r * mean, around = s.rr - of_mean;
-    if (of_mean > 64 * around) { /* cancelled: the numbers lie close together, far from zero */
+    double mean = s.r / (double)m, of_mean = s.r * mean;
+    Moments block = {(double)m, {mean, 0}, s.rr - of_mean, s.rmin, s.rmax};
+    if (of_mean > 64 * block.m2) { /* cancelled: the numbers lie close together, far from zero */
         const double means[3] = {mean, mean, mean};
         Centred centred;
         if (m == n)
             k->to_f64(job->type, p, n, wide);
         k->centre(wide, wide, wide, m, means, &centred);
-        around = centred.rr;
+        block.m2 = centred.rr;
+        block.mean.low = centred.r;
     }
-    moments_add(&out->moments, (double)m, mean, around, s.rmin, s.rmax);
+    moments_add(&out->moments, &block);
     out->squares += s.rr;
 }
 
@@ -87,7 +89,7 @@ static void look_at(const SideJob *job, SidePart *parts, size_t number)
     if (size < SIDE_LEAST)
         memcpy(filled, bytes, size);
     xxh3_start(&hash, job->kernels, size < SIDE_LEAST ? filled : bytes, size < SIDE_LEAST ? SIDE_LEAST : size);
-    out->moments = (Moments){0, 0, 0, INFINITY, -INFINITY};
+    out->moments = (Moments){.low = INFINITY, .high = -INFINITY};
     for (size_t at = 0; at < size; at += step) {
         size_t end = size - at < step ? size : at + step;
         xxh3_step(&hash, at, end);
@@ -246,11 +248,10 @@ SidePart *side_look(const SideJob *job, int threads)
 
 SidePart side_merge(const SidePart *parts, size_t count)
 {
-    SidePart out = {.moments = {0, 0, 0, INFINITY, -INFINITY}};
+    SidePart out = {.moments = {.low = INFINITY, .high = -INFINITY}};
     for (size_t i = 0; i < count; i++) {
         const SidePart *part = &parts[i];
-        const Moments *m = &part->moments;
-        moments_add(&out.moments, m->n, m->mean, m->m2, m->low, m->high);
+        moments_add(&out.moments, &part->moments);
         out.squares += part->squares;
         out.bad += part->bad;
         out.overflow |= part->overflow;

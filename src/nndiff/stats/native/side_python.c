@@ -13,7 +13,7 @@ static PyObject *moments_of(const SidePart *all)
     const Moments *m = &all->moments;
     if (all->overflow)
         Py_RETURN_NONE;
-    return Py_BuildValue("LLddddd", (long long)m->n, (long long)all->bad, m->mean, m->m2, all->squares, m->low, m->high);
+    return Py_BuildValue("LLddddd", (long long)m->n, (long long)all->bad, m->mean.high, m->m2, all->squares, m->low, m->high);
 }
 
 static PyObject *hashes_of(const SidePart *parts, size_t count)

@@ -1,37 +1,55 @@
 /* Merging by Chan's formulas, and the numbers that are made of the sums in the end. */
 #include "state.h"
 
+#include <float.h>
 #include <math.h>
 
 void state_start(State *s)
 {
-    const Moments none = {0, 0, 0, INFINITY, -INFINITY};
+    const Moments none = {.low = INFINITY, .high = -INFINITY};
     *s = (State){.first = -1, .at = -1, .ref = none, .cand = none, .diff = none};
 }
 
-void moments_add(Moments *m, double n, double mean, double m2, double low, double high)
+static double mean_apart(Mean a, Mean b)
 {
-    if (n == 0)
+    return (a.high - b.high) + (a.low - b.low);
+}
+
+/* Move a mean; the digits that its first double cannot hold go to the second. */
+static void mean_move(Mean *m, double by)
+{
+    double sum = m->high + by, back = sum - m->high, lost = (m->high - (sum - back)) + (by - back) + m->low;
+    m->high = sum + lost;
+    m->low = lost - (m->high - sum);
+}
+
+void moments_add(Moments *m, const Moments *b)
+{
+    if (m->n == 0 || b->n == 0) {
+        *m = b->n == 0 ? *m : *b; /* a shift from zero would round the mean */
         return;
-    double shift = mean - m->mean, total = m->n + n, part = n / total;
-    m->m2 += m2 + shift * (m->n * part) * shift;
-    m->mean += shift * part;
+    }
+    double shift = mean_apart(b->mean, m->mean), total = m->n + b->n, part = b->n / total;
+    m->m2 += b->m2 + shift * (m->n * part) * shift;
+    mean_move(&m->mean, shift * part);
     m->n = total;
-    m->low = low < m->low ? low : m->low;
-    m->high = high > m->high ? high : m->high;
+    m->low = b->low < m->low ? b->low : m->low;
+    m->high = b->high > m->high ? b->high : m->high;
 }
 
 void comoment_add(Comoment *m, const Comoment *b)
 {
-    if (b->n == 0)
+    if (m->n == 0 || b->n == 0) {
+        *m = b->n == 0 ? *m : *b;
         return;
-    double dr = b->mean_r - m->mean_r, dc = b->mean_c - m->mean_c, total = m->n + b->n, part = b->n / total;
-    double weight = m->n * part;
+    }
+    double dr = mean_apart(b->mean_r, m->mean_r), dc = mean_apart(b->mean_c, m->mean_c);
+    double total = m->n + b->n, part = b->n / total, weight = m->n * part;
     m->rr += b->rr + dr * weight * dr;
     m->cc += b->cc + dc * weight * dc;
     m->rc += b->rc + dr * weight * dc;
-    m->mean_r += dr * part;
-    m->mean_c += dc * part;
+    mean_move(&m->mean_r, dr * part);
+    mean_move(&m->mean_c, dc * part);
     m->n = total;
 }
 
@@ -49,10 +67,9 @@ static void merge_extremes(State *into, const State *from)
 
 void state_merge(State *into, const State *from)
 {
-    const Moments *f[3] = {&from->ref, &from->cand, &from->diff};
-    Moments *t[3] = {&into->ref, &into->cand, &into->diff};
-    for (int k = 0; k < 3; k++)
-        moments_add(t[k], f[k]->n, f[k]->mean, f[k]->m2, f[k]->low, f[k]->high);
+    moments_add(&into->ref, &from->ref);
+    moments_add(&into->cand, &from->cand);
+    moments_add(&into->diff, &from->diff);
     comoment_add(&into->both, &from->both);
     merge_extremes(into, from);
     into->done += from->done;
@@ -72,7 +89,7 @@ void state_merge(State *into, const State *from)
     into->rc += from->rc;
     for (int q = 0; q < QUANTILES; q++)
         into->quantile[q] = from->quantile[q];
-    into->overflow |= from->overflow;
+    into->extreme |= from->extreme;
 }
 
 static double ratio(double part, double whole)
@@ -94,7 +111,7 @@ static double angle(double dot, double rr, double cc, double apart)
 static void summary(const Moments *m, double out[4])
 {
     int none = m->n == 0, constant = m->low == m->high;
-    out[0] = none ? NAN : constant ? m->low : m->mean;
+    out[0] = none ? NAN : constant ? m->low : m->mean.high;
     out[1] = none ? NAN : constant ? 0.0 : sqrt(fmax(m->m2, 0.0) / m->n);
     out[2] = none ? NAN : m->low;
     out[3] = none ? NAN : m->high;
@@ -118,8 +135,25 @@ static void finish_pairs(const State *s, Row *row)
     out[SQNR_DB] = s->dd == 0 ? INFINITY : s->rr > 0 ? 10.0 * log10(s->rr / s->dd) : -INFINITY;
     for (int q = 0; q < QUANTILES; q++)
         out[P50 + q] = s->quantile[q];
-    out[DIFF_MEAN] = s->diff.mean;
+    out[DIFF_MEAN] = s->diff.mean.high;
     out[DIFF_STD] = sqrt(fmax(s->diff.m2, 0.0) / n);
+}
+
+/* Squares below this are on their way out of the range of float64, those of their last digits even more. */
+#define TINY 0x1p-800
+
+static int tiny(const Moments *m, double squares)
+{
+    return (m->low != m->high && m->m2 < TINY) || (squares < TINY && (m->low != 0 || m->high != 0));
+}
+
+/* Tell whether squares became infinite or fell below what float64 can hold, so that the sums say nothing. */
+static int is_extreme(const State *s)
+{
+    if (s->extreme || !(s->rr + s->cc + s->dd + s->ref.m2 + s->cand.m2 <= DBL_MAX))
+        return 1;
+    int differs = s->unequal > s->bad_pairs;
+    return (differs && s->dd < TINY) || tiny(&s->ref, s->finite ? s->rr : 1.0) || tiny(&s->cand, s->finite ? s->cc : 1.0);
 }
 
 void state_finish(const State *s, Row *row)
@@ -128,7 +162,7 @@ void state_finish(const State *s, Row *row)
     *row = (Row){
         .count = s->done, .unequal = s->unequal, .mismatched = s->mismatched, .bad_ref = s->bad_ref,
         .bad_cand = s->bad_cand, .bad_pairs = s->bad_pairs, .at = s->abs > 0 ? s->at : s->first,
-        .overflow = s->overflow, .max_abs = NAN,
+        .extreme = is_extreme(s), .max_abs = NAN,
     };
     for (int k = 0; k < ROW_NUMBERS; k++)
         row->number[k] = NAN;

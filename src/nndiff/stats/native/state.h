@@ -4,12 +4,21 @@
 
 #include "native.h"
 
+/* A mean in two doubles: that of large numbers close together has more digits than one. */
 typedef struct {
-    double n, mean, m2, low, high;
+    double high, low;
+} Mean;
+
+typedef struct {
+    double n;
+    Mean mean;
+    double m2, low, high;
 } Moments;
 
 typedef struct {
-    double n, mean_r, mean_c, rr, cc, rc;
+    double n;
+    Mean mean_r, mean_c;
+    double rr, cc, rc;
 } Comoment;
 
 typedef struct {
@@ -21,11 +30,11 @@ typedef struct {
     double envelope[RTOLS], needed, rel, abs;
     int64_t at;
     double quantile[QUANTILES];
-    int overflow; /* finite elements whose squares are not */
+    int extreme; /* squares were beyond float64 */
 } State;
 
 void state_start(State *);
-void moments_add(Moments *, double n, double mean, double m2, double low, double high);
+void moments_add(Moments *, const Moments *block);
 void comoment_add(Comoment *, const Comoment *block);
 void state_merge(State *into, const State *from);
 
@@ -38,7 +47,7 @@ enum {
 
 typedef struct {
     int64_t count, unequal, mismatched, bad_ref, bad_cand, bad_pairs, at;
-    int overflow;
+    int extreme; /* sums left the range of float64 and say nothing */
     double max_abs, number[ROW_NUMBERS], envelope[RTOLS];
 } Row;
 

@@ -14,6 +14,31 @@ static void raise_abs(Extremes *e, vd ad, int64_t at, int stride)
     }
 }
 
+/* Judging rounds: what an element needs, as computed, may fall short of passing by a last digit. Then take more.
+   With `rtol` the absolute tolerance is looked for, without it the one tolerance that is both. */
+static vd enough(vd needed, vd ad, vd ar, const double *rtol)
+{
+    double t[W], d[W], r[W];
+    d_store(t, needed);
+    d_store(d, ad);
+    d_store(r, ar);
+    for (int i = 0; i < W; i++)
+        while (t[i] + (rtol ? *rtol : t[i]) * r[i] < d[i])
+            t[i] = nextafter(t[i], INFINITY);
+    return d_load(t);
+}
+
+/* Move what is needed at each rtol. */
+static inline void raise_envelope(Extremes *e, vd ad, vd ar)
+{
+    for (int k = 1; k < RTOLS; k++) {
+        vd part = d_mul(d_set(RTOL[k]), ar), needed = d_sub(ad, part);
+        if (d_gt(ad, d_add(needed, part)))
+            needed = enough(needed, ad, ar, &RTOL[k]);
+        d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
+    }
+}
+
 /* Move the maxima by one vector of elements; lane i is the element at + i * stride. Divisions take long:
    only where a product says that they may matter. */
 static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int stride)
@@ -23,13 +48,14 @@ static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int 
     vd rel = d_fma(d_set(lim->rel), ar, d_set(lim->rel_offset));
     if (!d_gt(ad, d_sub(d_min(line, rel), d_set(DBL_MIN))))
         return; /* another lane was meant, or the margin of float32 */
-    for (int k = 1; k < RTOLS; k++) {
-        vd needed = d_sub(ad, d_mul(d_set(RTOL[k]), ar));
-        d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
-    }
+    raise_envelope(e, ad, ar);
     vd more = d_add(d_set(1.0), ar);
-    if (d_gt(ad, d_mul(d_set(lim->needed), more)))
-        d_store(e->needed, d_max(d_div(ad, more), d_load(e->needed)));
+    if (d_gt(ad, d_mul(d_set(lim->needed), more))) {
+        vd needed = d_div(ad, more);
+        if (d_gt(ad, d_add(needed, d_mul(needed, ar))))
+            needed = enough(needed, ad, ar, NULL);
+        d_store(e->needed, d_max(needed, d_load(e->needed)));
+    }
     if (d_gt(ad, d_sub(rel, d_set(DBL_MIN))))
         d_store(e->rel, d_max(d_div(ad, ar), d_load(e->rel))); /* 0/0 is NaN and moves nothing */
     if (d_gt(ad, d_set(e->abs)) || at < e->at)
@@ -163,25 +189,40 @@ static void side_f64(const double *p, size_t n, Sums *out)
     wide_finish(&s, out);
 }
 
-/* Sum the squares around the means of a block; a last few elements one by one. */
+/* Sum the squares around about the means of a block, then move to its very means: those of large numbers close
+   together do not fit a double. */
 static void centre(const double *r, const double *c, const double *d, size_t n, const double mean[3], Centred *out)
 {
-    vd rr = d_set(0.0), cc = rr, dd = rr, rc = rr;
-    size_t i = 0;
-    for (; i + W <= n; i += W) {
-        vd a = d_sub(d_load(r + i), d_set(mean[0])), b = d_sub(d_load(c + i), d_set(mean[1]));
-        vd e = d_sub(d_load(d + i), d_set(mean[2]));
+    vd rr = d_set(0.0), cc = rr, dd = rr, rc = rr, sum[3] = {rr, rr, rr};
+    for (size_t i = 0; i < n; i += W) {
+        size_t left = n - i;
+        vd a, b, e;
+        if (left >= W) {
+            a = d_sub(d_load(r + i), d_set(mean[0]));
+            b = d_sub(d_load(c + i), d_set(mean[1]));
+            e = d_sub(d_load(d + i), d_set(mean[2]));
+        } else {
+            double lane[3][W] = {{0}};
+            for (size_t k = 0; k < left; k++) {
+                lane[0][k] = r[i + k] - mean[0];
+                lane[1][k] = c[i + k] - mean[1];
+                lane[2][k] = d[i + k] - mean[2];
+            }
+            a = d_load(lane[0]);
+            b = d_load(lane[1]);
+            e = d_load(lane[2]);
+        }
         rr = d_fma(a, a, rr);
         cc = d_fma(b, b, cc);
         dd = d_fma(e, e, dd);
         rc = d_fma(a, b, rc);
+        sum[0] = d_add(sum[0], a);
+        sum[1] = d_add(sum[1], b);
+        sum[2] = d_add(sum[2], e);
     }
-    *out = (Centred){d_sum(rr), d_sum(cc), d_sum(dd), d_sum(rc)};
-    for (; i < n; i++) {
-        double a = r[i] - mean[0], b = c[i] - mean[1], e = d[i] - mean[2];
-        out->rr += a * a;
-        out->cc += b * b;
-        out->dd += e * e;
-        out->rc += a * b;
-    }
+    const double m = (double)n, off[3] = {d_sum(sum[0]) / m, d_sum(sum[1]) / m, d_sum(sum[2]) / m};
+    *out = (Centred){
+        d_sum(rr) - m * off[0] * off[0], d_sum(cc) - m * off[1] * off[1], d_sum(dd) - m * off[2] * off[2],
+        d_sum(rc) - m * off[0] * off[1], off[0], off[1], off[2],
+    };
 }

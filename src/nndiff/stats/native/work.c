@@ -135,18 +135,47 @@ static uint64_t whole_at(Type type, const char *p, size_t i, int *negative)
     return (uint64_t)x;
 }
 
+/* The difference of numbers of 64 bits from floats: in two parts, as they may have more digits than a double. */
+static void apart_from_whole(Type type, const char *whole, const double *other, size_t n, double sign, double *d)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, whole + i * sizeof bits, sizeof bits);
+        const uint64_t low = bits & 2047, high = bits - low;
+        const double upper = type == TYPE_U64 ? (double)high : (double)(int64_t)high;
+        d[i] = sign * ((upper - other[i]) + (double)low);
+    }
+}
+
+static inline int is_long(Type type)
+{
+    return type == TYPE_I64 || type == TYPE_U64;
+}
+
+static void subtract(const Item *item, const char *r, const char *c, size_t n, const Worker *w)
+{
+    if (item->whole) {
+        for (size_t i = 0; i < n; i++) {
+            int r_negative, c_negative;
+            uint64_t a = whole_at(item->ref.type, r, i, &r_negative), b = whole_at(item->cand.type, c, i, &c_negative);
+            w->d64[i] = whole_difference(a, r_negative, b, c_negative);
+        }
+    } else if (is_long(item->ref.type)) {
+        apart_from_whole(item->ref.type, r, w->c64, n, -1, w->d64);
+    } else if (is_long(item->cand.type)) {
+        apart_from_whole(item->cand.type, c, w->r64, n, 1, w->d64);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            w->d64[i] = w->c64[i] - w->r64[i];
+    }
+}
+
 /* Both sides of a block and their difference as doubles. */
 static void widen(Worker *w, const Item *item, const char *r, const char *c, size_t n)
 {
     w->kernels->to_f64(item->ref.type, r, n, w->r64);
     w->kernels->to_f64(item->cand.type, c, n, w->c64);
-    for (size_t i = 0; i < n && !item->whole; i++)
-        w->d64[i] = w->c64[i] - w->r64[i];
-    for (size_t i = 0; i < n && item->whole; i++) {
-        int r_negative, c_negative;
-        uint64_t a = whole_at(item->ref.type, r, i, &r_negative), b = whole_at(item->cand.type, c, i, &c_negative);
-        w->d64[i] = whole_difference(a, r_negative, b, c_negative);
-    }
+    subtract(item, r, c, n, w);
 }
 
 /* Tell whether the squares around the mean would be lost in the difference of two large sums. */
@@ -160,7 +189,7 @@ static int cancels(double sum, double squares, double n)
 static Centred centred(Worker *w, const Item *item, const char *r, const char *c, size_t n, const Sums *s, int wide)
 {
     const double m = (double)n, mean[3] = {s->r / m, s->c / m, s->d / m};
-    Centred out = {s->rr - s->r * mean[0], s->cc - s->c * mean[1], s->dd - s->d * mean[2], s->rc - s->r * mean[1]};
+    Centred out = {s->rr - s->r * mean[0], s->cc - s->c * mean[1], s->dd - s->d * mean[2], s->rc - s->r * mean[1], 0, 0, 0};
     if (cancels(s->r, s->rr, m) || cancels(s->c, s->cc, m) || cancels(s->d, s->dd, m)) {
         if (!wide)
             widen(w, item, r, c, n);
@@ -172,7 +201,9 @@ static Centred centred(Worker *w, const Item *item, const char *r, const char *c
 static void add_sums(State *s, const Sums *b, const Centred *m, size_t count)
 {
     double n = (double)count;
-    Comoment both = {n, b->r / n, b->c / n, m->rr, m->cc, m->rc};
+    const Comoment both = {n, {b->r / n, m->r}, {b->c / n, m->c}, m->rr, m->cc, m->rc};
+    const Moments ref = {n, both.mean_r, m->rr, b->rmin, b->rmax}, cand = {n, both.mean_c, m->cc, b->cmin, b->cmax};
+    const Moments diff = {n, {b->d / n, m->d}, m->dd, 0, 0};
     s->unequal += b->unequal;
     s->mismatched += b->mismatched;
     s->finite += (int64_t)count;
@@ -182,9 +213,9 @@ static void add_sums(State *s, const Sums *b, const Centred *m, size_t count)
     s->rc += b->rc;
     s->da += b->da;
     s->dd += b->dd;
-    moments_add(&s->ref, n, both.mean_r, m->rr, b->rmin, b->rmax);
-    moments_add(&s->cand, n, both.mean_c, m->cc, b->cmin, b->cmax);
-    moments_add(&s->diff, n, b->d / n, m->dd, 0, 0);
+    moments_add(&s->ref, &ref);
+    moments_add(&s->cand, &cand);
+    moments_add(&s->diff, &diff);
     comoment_add(&s->both, &both);
 }
 
@@ -203,8 +234,8 @@ static void add_lone(Worker *w, State *state, Moments *m, const double *x, size_
     w->kernels->side_f64(x, n, &s);
     const double mean[3] = {s.r / (double)n, s.r / (double)n, s.r / (double)n};
     w->kernels->centre(x, x, x, n, mean, &c);
-    moments_add(m, (double)n, mean[0], c.rr, s.rmin, s.rmax);
-    state->overflow |= !(c.rr <= DBL_MAX);
+    moments_add(m, &(Moments){(double)n, {mean[0], c.r}, c.rr, s.rmin, s.rmax});
+    state->extreme |= !(c.rr <= DBL_MAX);
 }
 
 /* A block with something that is not finite: sort that out, then measure the rest. */
@@ -244,7 +275,7 @@ static void add_broken(Worker *w, const Item *item, State *s, const char *r, con
         w->kernels->pair_f64(&job, &sums);
         Centred around = centred(w, item, r, c, m, &sums, 1);
         add_sums(s, &sums, &around, m);
-        s->overflow |= !(sums.rr + sums.cc + sums.dd <= DBL_MAX);
+        s->extreme |= !(sums.rr + sums.cc + sums.dd <= DBL_MAX);
     }
     sink(w, item, m, at);
 }
@@ -393,7 +424,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     s->done = (int64_t)task->n;
     take_extremes(&w->extremes, s);
     if (item->narrow && s->abs > FLT_MAX)
-        s->overflow = 1; /* the distance as a float was infinite */
+        s->extreme = 1; /* the distance as a float was infinite */
     if (item->mode == KEEP)
         percentiles_of(w->kernels, w->kept, (size_t)s->finite, (size_t)(s->finite - (s->unequal - s->bad_pairs)), s->abs,
                        w->scratch, s->quantile);

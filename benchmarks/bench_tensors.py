@@ -33,7 +33,7 @@ def ref(tensor: torch.Tensor) -> TensorRef:
 
 def ours(*pairs: tuple[TensorRef, TensorRef]) -> Callable[[], object]:
     engine = get_engine()
-    return lambda: list(engine.measure([Job(one, other, 1e-5, 1e-5) for one, other in pairs]))
+    return lambda: list(engine.measure(Job(one, other, 1e-5, 1e-5) for one, other in pairs))
 
 
 def sums(one: torch.Tensor, other: torch.Tensor) -> list[Callable[[], object]]:

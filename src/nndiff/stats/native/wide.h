@@ -31,10 +31,14 @@ static vd enough(vd needed, vd ad, vd ar, const double *rtol)
 /* Move what is needed at each rtol. */
 static inline void raise_envelope(Extremes *e, vd ad, vd ar)
 {
+    unsigned short_of = 0;
     for (int k = 1; k < RTOLS; k++) {
         vd part = d_mul(d_set(RTOL[k]), ar), needed = d_sub(ad, part);
-        if (d_gt(ad, d_add(needed, part)))
-            needed = enough(needed, ad, ar, &RTOL[k]);
+        short_of |= d_gt(ad, d_add(needed, part));
+        d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
+    }
+    for (int k = 1; short_of && k < RTOLS; k++) {
+        vd needed = enough(d_sub(ad, d_mul(d_set(RTOL[k]), ar)), ad, ar, &RTOL[k]);
         d_store(e->envelope[k], d_max(needed, d_load(e->envelope[k])));
     }
 }

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from nndiff.errors import SourceError
-from nndiff.recording import Writer, open_recording
+from nndiff.recording import Writer, open_recording, pace
 from nndiff.recording.record import record
+from nndiff.recording.writer import SHARD_BYTES
 
 PROGRAM = """
 import os, resource, signal, sys
@@ -27,7 +28,7 @@ path, how, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if how == "full":
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    with Writer(path, shard_bytes=400_000) as writer:
+    with Writer(path, shard_bytes=int(sys.argv[4])) as writer:
         for number in range(200):
             if how == "kill" and number == limit:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -38,8 +39,11 @@ except NndiffError as error:
 """
 
 
-def run(path: Path, how: str, limit: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", PROGRAM, str(path), how, str(limit)], capture_output=True, text=True)
+def run(
+    path: Path, how: str, limit: int, shard_bytes: int = 400_000, program: str = PROGRAM
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, str(path), how, str(limit), str(shard_bytes)]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("step", [0, 3, 50, 199])
@@ -64,7 +68,40 @@ def test_a_run_that_is_not_killed_is_complete(tmp_path: Path) -> None:
     assert len(recording.source().tensors) == 200
 
 
-@pytest.mark.parametrize("limit", [0, 100, 3000, 300_000])
+@pytest.mark.parametrize(("step", "least"), [(15, 10), (60, 40), (199, 160)])
+def test_a_small_recording_that_is_killed_leaves_most_of_it(step: int, least: int, tmp_path: Path) -> None:
+    """The first shards are small: what never fills one of the usual size is not lost whole."""
+    assert run(tmp_path / "a.nnrec", "kill", step, SHARD_BYTES).returncode == -9
+    recording = open_recording(tmp_path / "a.nnrec")
+    assert not recording.complete
+    assert least <= len(recording.source().tensors) <= step
+    recording.check()
+
+
+@pytest.mark.parametrize("keep", ["full", "stats"])
+def test_a_slow_run_is_made_safe_by_the_clock(keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1 << 20, 2))  # two seconds for every look at it
+    monkeypatch.setattr(pace, "monotonic", lambda: next(clock))
+    writer = Writer(tmp_path / "a.nnrec", keep=keep)
+    for number in range(3):
+        writer.add(f"m{number}", "output", np.ones(4) * number)
+        assert len(open_recording(tmp_path / "a.nnrec").tensors) == number + 1
+    writer.discard()
+
+
+def test_a_long_run_has_not_too_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(pace, "monotonic", lambda: clock[0])
+    kept, number = pace.Pace(SHARD_BYTES), 0
+    while clock[0] < 24 * 3600:
+        clock[0] += 0.25
+        if kept.overdue():
+            kept.made_safe(0)
+            number += 1
+    assert number < 150
+
+
+@pytest.mark.parametrize("limit", [0, 100, 3000, 100_000])
 def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
     done = run(tmp_path / "a.nnrec", "full", limit)
     assert done.returncode == 2
@@ -76,11 +113,30 @@ def test_a_full_disk_is_one_sentence(limit: int, tmp_path: Path) -> None:
         assert not (tmp_path / "a.nnrec").exists()
 
 
+def test_a_full_disk_leaves_what_is_whole(tmp_path: Path) -> None:
+    """The tensor that did not fit is given up, not those before it in the same shard."""
+    done = run(tmp_path / "a.nnrec", "full", 300_000)
+    assert done.stderr.endswith("the disk is full; what was finished before can be read")
+    recording = open_recording(tmp_path / "a.nnrec")
+    assert not recording.complete
+    assert len(recording.source().tensors) == 2
+    recording.check()
+
+
+def test_events_that_do_not_fit_are_not_torn(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"first\n")
+    program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
+    program += "from pathlib import Path; from nndiff.recording.shards import append_whole\n"
+    program += "append_whole(Path(sys.argv[1]), b'second\\n')"
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
+    assert "File too large" in done.stderr
+    assert path.read_bytes() == b"first\n"
+
+
 def test_a_disk_that_fills_later_leaves_what_was_finished(tmp_path: Path) -> None:
     program = PROGRAM.replace("range(200)", "range(9)") + MORE
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "a.nnrec"), "kill", "99"], capture_output=True, text=True
-    )
+    done = run(tmp_path / "a.nnrec", "kill", 99, program=program)
     assert "the disk is full; what was finished before can be read" in done.stdout
     assert len(open_recording(tmp_path / "b.nnrec").source().tensors) >= 4
 
@@ -215,8 +271,9 @@ def test_a_writer_that_was_given_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "a.nnrec").exists()
 
 
-def test_inputs_are_known_from_the_beginning(tmp_path: Path) -> None:
+def test_inputs_are_known_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is killed has only its first manifest: it must tell of the inputs what the last one would."""
+    monkeypatch.setattr(pace, "_SOON", 3600.0)  # however slow the machine is just now
     inputs = {"x": X, "more": [X + 1, None, {"y": X + 2}]}
     seen: list[Any] = []
 

@@ -15,7 +15,7 @@ from nndiff.errors import DamagedError
 from nndiff.recording import Writer, hashes, measure, open_recording
 from nndiff.verdict import Verdict
 
-VALUES = np.random.default_rng(0).normal(size=200_000).astype(np.float32)  # more than one part
+VALUES = np.random.default_rng(0).normal(size=100_000).astype(np.float32)  # more than one part
 SMALL = VALUES[:100].reshape(10, 10)
 
 
@@ -65,7 +65,7 @@ def test_equal_digests_need_no_elements(tmp_path: Path) -> None:
     assert compare_sources(str(one), str(other)).verdict == Verdict.IDENTICAL.value
 
 
-@pytest.mark.parametrize("values", [VALUES[np.unique(np.arange(0, 200_000))], SMALL])
+@pytest.mark.parametrize("values", [VALUES, SMALL])
 def test_sketches_are_checked_too(values: np.ndarray[Any, Any], tmp_path: Path) -> None:
     one, other = recorded(tmp_path / "a.nnrec", keep="sketch"), recorded(tmp_path / "b.nnrec", 1e-3, keep="sketch")
     name = "big:output#sketch" if values is not SMALL else "act:output#sketch"
@@ -107,7 +107,7 @@ def test_elements_are_read_once_however_many_events_share_them(tmp_path: Path, m
     for _ in range(2):
         for tensor in tensors.values():
             tensor.numpy()
-    assert seen == [(200_000,), (10, 10)]
+    assert seen == [(100_000,), (10, 10)]
 
 
 def test_the_check_needs_no_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from nndiff.recording.measure import Raw
 # The header stands in front of the data but is known last: room is kept for it and filled with spaces,
 # which the format allows. So tensors go to disk as they come and none is held in memory.
 HEADER_ROOM = 1 << 16
+_DATA = 8 + HEADER_ROOM  # where the data begins
 PART_SUFFIX = ".part"
 
 _CODES = {
@@ -54,7 +55,7 @@ class Shard:
         self.size = 0
         self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            os.lseek(self._fd, 8 + HEADER_ROOM, os.SEEK_SET)
+            _write(self._fd, b" " * _DATA)  # not a hole: on a disk that is full by then there would be no room for it
         except OSError:
             self.drop()
             raise
@@ -66,9 +67,12 @@ class Shard:
     def add(self, key: str, raw: Raw) -> None:
         """Write a tensor's bytes."""
         line = self._line(key, raw)
-        view = raw.bytes
-        while view:
-            view = view[os.write(self._fd, view) :]
+        try:
+            _write(self._fd, raw.bytes)
+        except OSError:  # what came before stays whole, and the disk gets its room back
+            os.ftruncate(self._fd, _DATA + self.size)
+            os.lseek(self._fd, _DATA + self.size, os.SEEK_SET)
+            raise
         self._header.append(line)
         self._header_size += len(line) + 1
         self.size += raw.bytes.nbytes
@@ -97,6 +101,27 @@ class Shard:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _write(fd: int, data: bytes | bytearray | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def append_whole(path: Path, data: bytes | bytearray) -> None:
+    """Append to a file so that all of it is there and on disk, or nothing."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            _write(fd, data)
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
 
 
 def write_whole(path: Path, text: str) -> None:

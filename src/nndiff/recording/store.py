@@ -9,6 +9,7 @@ from pathlib import Path
 from nndiff.recording.format import shard_name
 from nndiff.recording.keep import sketch_positions
 from nndiff.recording.measure import Raw, measure
+from nndiff.recording.pace import Pace
 from nndiff.recording.shards import Shard
 
 
@@ -28,11 +29,11 @@ class Store:
     `finished` is called whenever a shard is whole and on disk: only then may events that point into it be seen.
     """
 
-    def __init__(self, folder: Path, shard_bytes: int, finished: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, pace: Pace, finished: Callable[[], None]) -> None:
         self.bytes = 0
         self.shards: list[dict[str, object]] = []  # file and bytes of those that are finished
         self._folder = folder
-        self._shard_bytes = shard_bytes
+        self._pace = pace
         self._finished = finished
         self._shard: Shard | None = None
         self._stored: dict[str, Placed] = {}  # by digest
@@ -63,7 +64,7 @@ class Store:
 
     def _write(self, key: str, raw: Raw) -> str:
         shard = self._shard
-        if shard and (shard.size + raw.bytes.nbytes > self._shard_bytes or not shard.fits(key, raw)):
+        if shard and (shard.size + raw.bytes.nbytes > self._pace.shard_bytes or not shard.fits(key, raw)):
             self.finish()
         if self._shard is None:
             self._shard = Shard(self._folder / shard_name(len(self.shards)))
@@ -73,7 +74,7 @@ class Store:
 
     def finish_full(self) -> None:
         """Finish the open shard if it is full."""
-        if self._shard is not None and self._shard.size >= self._shard_bytes:
+        if self._shard is not None and self._shard.size >= self._pace.shard_bytes:
             self.finish()
 
     def finish(self) -> None:

@@ -28,11 +28,12 @@ from nndiff.recording.format import (
 )
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.measure import Raw, measure
-from nndiff.recording.shards import write_whole
+from nndiff.recording.pace import Pace
+from nndiff.recording.shards import append_whole, write_whole
 from nndiff.recording.store import Store
 from nndiff.recording.values import describe, flatten
 
-SHARD_BYTES = 64 << 20
+SHARD_BYTES = 64 << 20  # the most; the first ones are smaller
 _PENDING = 512  # events held back at most where no shard is open
 
 
@@ -57,7 +58,8 @@ class Writer:
         self.keep = parse_keep(keep)
         self.meta: dict[str, Any] = dict(meta or {})
         self.events = 0
-        self._store = Store(self.path, shard_bytes, self._flush)
+        self._pace = Pace(shard_bytes)
+        self._store = Store(self.path, self._pace, self._flush)
         # One growing block: many small ones would settle in the holes that freed activations leave, and the
         # next activation would no longer fit there.
         self._waiting = bytearray()
@@ -211,12 +213,7 @@ class Writer:
         with self._lock:
             if not self._open:
                 return
-            self._open = False
-            try:
-                self._store.finish()
-                self._flush()
-            except OSError:
-                self._drop()
+            self._save()
         if not self.events:
             self.discard()
 
@@ -225,6 +222,15 @@ class Writer:
         with self._lock:
             self._drop()
             self._place.undo()
+
+    def _save(self) -> None:
+        """Stop, and keep all that is whole, as far as the disk allows."""
+        self._open = False
+        try:
+            self._store.finish()
+            self._flush()
+        except OSError:
+            self._drop()
 
     def _drop(self) -> None:
         self._open = False
@@ -254,17 +260,19 @@ class Writer:
         self._waiting += to_line(event).encode()
         self._held += 1
         self.events += 1
-        self._store.finish_full()
-        if not self._store.is_open and self._held >= _PENDING:
+        overdue = self._pace.overdue()
+        if overdue:
+            self._store.finish()
+        else:
+            self._store.finish_full()
+        if not self._store.is_open and (overdue or self._held >= _PENDING):
             self._flush()
 
     def _flush(self) -> None:
+        self._pace.made_safe(self._store.bytes)
         if not self._waiting:
             return
-        with open(self.path / EVENTS, "ab") as file:
-            file.write(self._waiting)
-            file.flush()
-            os.fsync(file.fileno())
+        append_whole(self.path / EVENTS, self._waiting)
         self._flushed = True
         self._waiting = bytearray()
         self._held = 0
@@ -282,7 +290,7 @@ class Writer:
         try:
             yield
         except OSError as error:
-            self._drop()
+            self._save()
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             trouble = "the disk is full" if full else (error.strerror or str(error)).lower()
             kept = "; what was finished before can be read" if self._flushed else ""

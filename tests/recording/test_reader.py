@@ -17,6 +17,7 @@ from nndiff.errors import NndiffError, SourceError
 from nndiff.recording import Writer, open_recording
 from nndiff.recording.events import CallEvent, Link, Site, Stats, TensorEvent, ValueEvent
 from nndiff.recording.format import from_line, to_line
+from nndiff.sources import open_source
 
 Lines = list[dict[str, Any]]
 
@@ -197,6 +198,18 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
         open_recording(tmp_path / "file")
     with pytest.raises(SourceError, match="not a recording"):
         open_recording(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "gztar"])
+@pytest.mark.parametrize("inside", ["", "runs/a.nnrec"])
+def test_an_archive_of_a_recording_says_that_it_is_to_be_unpacked(
+    kind: str, inside: str, good: Path, tmp_path: Path
+) -> None:
+    """A tar of weights is a checkpoint; taken for one, a recording would lose its order and its digests."""
+    shutil.copytree(good, tmp_path / "in" / inside)
+    packed = shutil.make_archive(str(tmp_path / "packed"), kind, tmp_path / "in")
+    with pytest.raises(SourceError, match=r"a recording packed in an archive, .*: unpack it, give its folder"):
+        open_source(packed)
 
 
 TEXT = st.text(max_size=20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,15 @@ def is_recording(folder: Path) -> bool:
             return f'"{FORMAT}"'.encode() in file.read(4096)
     except OSError:
         return False
+
+
+def refuse_packed(path: str, names: Iterable[str]) -> None:
+    """Say what to do with an archive of a recording: taken for a checkpoint it would lose its order and its digests."""
+    held = {tuple(name.rpartition("/")[::2]) for name in names}
+    if any((folder, EVENTS) in held for folder, name in held if name == MANIFEST):
+        raise SourceError(
+            path, "a recording packed in an archive, which is not read from there: unpack it, give its folder"
+        )
 
 
 @dataclass(frozen=True)

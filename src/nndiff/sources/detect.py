@@ -140,5 +140,8 @@ def _open_zip(path: str, window: Window, part: str) -> Source:
         from nndiff.sources.arrays import open_npz
 
         return below(open_npz(path, archive), part)
+    from nndiff.recording.folder import refuse_packed
+
+    refuse_packed(path, archive.names)
     held = ", ".join(repr(name) for name in archive.names[:5]) or "nothing"
     raise SourceError(path, f"a zip archive without tensors; it holds {held}")

@@ -19,6 +19,7 @@ _CONFIG_LIMIT = 1 << 20
 def open_nemo(path: str, part: str = "") -> Source:
     """Open a .nemo file, or any tar that holds weights."""
     members = tar_members(Window(RegularFile(path)))
+    _refuse_recording(path, members)
     weights = _weights(members)
     if not weights:
         held = ", ".join(repr(name) for name in list(members)[:5]) or "nothing"
@@ -27,6 +28,12 @@ def open_nemo(path: str, part: str = "") -> Source:
     if len(weights) == 1:
         return _single(path, weights, part, others, members)
     return below(_several(path, weights, others, members), part)
+
+
+def _refuse_recording(path: str, members: dict[str, Window]) -> None:
+    from nndiff.recording.folder import refuse_packed
+
+    refuse_packed(path, members)
 
 
 def _several(path: str, weights: dict[str, Window], others: dict[str, str], members: dict[str, Window]) -> Source:

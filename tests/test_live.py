@@ -77,7 +77,7 @@ def test_tiny_gradients_do_not_pass_because_they_are_tiny(tmp_path):
     result = nndiff.compare(tmp_path / "a", tmp_path / "b")
     assert all(pair.verdict.passed for pair in result.pairs if pair.slot == "output")
     assert not any(pair.verdict.passed for pair in result.pairs if pair.slot == "param_grad")
-    assert "gradients-only" in {finding.cause for finding in result.findings}
+    assert "gradients-scaled" in {finding.cause for finding in result.findings}
     assert nndiff.compare(tmp_path / "a", tmp_path / "noise").exit_code == 0
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from nndiff.backward import Blame, Lost, blamed, comes_before, first_gradient, first_lost, lost_why
+from nndiff.backward import Blame, blamed, first_gradient
 from nndiff.judge import judge
+from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
 from nndiff.recorded import is_gradient
 from nndiff.shortcuts import known
 from nndiff.sites import SitePair
@@ -32,7 +33,8 @@ class Run:
     sites: Sequence[SitePair]
     reference: Mapping[int, TensorRef]  # every recorded tensor by its order
     candidate: Mapping[int, TensorRef]
-    left: tuple[Sequence[TensorRef], Sequence[TensorRef]] = ((), ())  # gradients that the other side lacks
+    left: Left = ((), ())  # gradients that the other side lacks
+    asking: Asking = ((), ())
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,8 +112,8 @@ def describe(run: Run, first: SitePair | Lost, modules: Modules) -> dict[str, An
     """Return what is to be said about the first divergence, as plain data."""
     if isinstance(first, Lost):
         return _describe_lost(run, first, modules)
-    blame = blamed(run.sites, first)
-    told = {} if blame is None else _blamed(run, blame, modules)
+    blame = blamed(run.sites, first, (run.reference, run.candidate))
+    told = {} if blame is None else _blamed(run, blame, first, modules)
     return {**_describe(run, first, modules), **_around(run, first), **told}
 
 
@@ -128,7 +130,7 @@ def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
         "slot": site.slot,
         "module": meta["module"] or "(model)",
         "call": meta["call"],
-        "class": [meta.get("class", ""), site.candidate.meta.get("class", "")],
+        "class": [_class(site.reference, here), _class(site.candidate, there)],
         "verdict": site.pair.verdict.value,
         "max_abs": site.pair.metrics.max_abs if site.pair.metrics else None,
         "inputs": run.inputs_of(site).value if site.slot == "output" else "",
@@ -136,6 +138,10 @@ def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
         "source": [_place(here), _place(there)],
         "attributes": {} if site.part else attribute_changes(here, there),
     }
+
+
+def _class(tensor: TensorRef, module: Mapping[str, Any]) -> str:
+    return str(tensor.meta.get("class") or module.get("class", ""))
 
 
 def _describe_lost(run: Run, lost: Lost, modules: Modules) -> dict[str, Any]:
@@ -148,18 +154,19 @@ def _describe_lost(run: Run, lost: Lost, modules: Modules) -> dict[str, Any]:
         "verdict": f"not in the {lost.missing_in}",
         "max_abs": None,
         "inputs": "",
-        "why": lost_why(lost),
+        "why": lost_why(lost, run.asking),
     }
 
 
-def _blamed(run: Run, blame: Blame, modules: Modules) -> dict[str, Any]:
-    """Return what changes where the fault is not in the module the gradient was taken at."""
+def _blamed(run: Run, blame: Blame, site: SitePair, modules: Modules) -> dict[str, Any]:
+    """Return where to look: the module that made the gradient, not the one it was taken at."""
     partner = {site.module: str(site.candidate.meta["module"]) for site in run.sites if site.slot == "output"}
     both = (blame.module, partner.get(blame.module, blame.module))
     here, there = (tree.get(module, {}) for tree, module in zip(modules, both, strict=True))
+    elsewhere = {"module_class": [str(here.get("class", "")), str(there.get("class", ""))]}
     return {
         "module": blame.module or "(model)",
-        "class": [str(here.get("class", "")), str(there.get("class", ""))],
+        **(elsewhere if blame.module != site.module else {}),
         "source": [_place(here), _place(there)],
         "attributes": {} if blame.part else attribute_changes(here, there),
         "why": blame.why,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nndiff.backward import Lost
 from nndiff.divergence import Run, describe
 from nndiff.findings.runs_apart import module_tree, recording_findings
-from nndiff.recorded import is_gradient
+from nndiff.lost import Lost
+from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Comparison, Finding, Leftover
 from nndiff.rewrites import without_rewrites
 from nndiff.sites import SitePair
@@ -33,7 +33,13 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         kept += standing.sites
         leftovers += standing.leftovers
         lost = _lost(standing.leftovers, reference, "reference"), _lost(standing.leftovers, candidate, "candidate")
-        run = Run(standing.sites, _by_order(reference), _by_order(candidate), lost)
+        run = Run(
+            standing.sites,
+            _by_order(reference),
+            _by_order(candidate),
+            lost,
+            (_asking(reference), _asking(candidate)),
+        )
         first = run.first()
         site = None if isinstance(first, Lost) else first
         found = recording_findings(run, site, reference.meta, candidate.meta, standing.layouts)
@@ -52,12 +58,17 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
 
 
 def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[TensorRef]:
-    """Return the gradients of a side without a partner; none where no parameter's counts as a difference."""
+    """Return the gradients of a side without a partner: those that count, and those at outputs inside the model."""
     left = [each for each in leftovers if each.side == side and not each.unreached]
-    tensors = [
-        source.tensors[each.name] for each in left if each.counts or source.tensors[each.name].meta.get("forward")
-    ]
+    tensors = [source.tensors[each.name] for each in left if each.counts or is_inner(source.tensors[each.name])]
     return [tensor for tensor in tensors if is_gradient(tensor)]
+
+
+def _asking(source: Source) -> list[str] | None:
+    """Return the names of the gradients a side asks for, where those it got none of were noted."""
+    if source.meta.get("producer") != "nndiff.record":
+        return None
+    return [name for name in (*source.others, *source.tensors) if name.endswith(":param_grad")]
 
 
 def _by_order(source: Source) -> dict[int, TensorRef]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nndiff.align import Alignment, Match, Rename, align
-from nndiff.errors import UsageError
+from nndiff.errors import ModelError, UsageError
 from nndiff.measuring import Row
 from nndiff.names import matches_any, natural_key, plural, selected
-from nndiff.recorded import is_inner, not_asked_for, reached
+from nndiff.recorded import is_gradient, is_inner, not_asked_for, reached, was_cut_off
 from nndiff.result import Leftover
 from nndiff.sources import Source, open_source
 from nndiff.tensors import TensorRef
@@ -90,9 +90,20 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
         source = open_source(candidate, "candidate" if len(candidates) == 1 else f"candidate {number}")
         label = _free_label(source.label, [each.label for each in plans])
         both_recorded = opened.kind == source.kind == "recording"
+        if _without_gradients(opened) and _without_gradients(source):
+            raise ModelError(
+                "neither the reference nor the candidate has a gradient though both went backward: nothing in their "
+                "outputs asks for one (frozen, detached, no_grad); leave out --backward (backward=True)"
+            )
         full = _pairing(both_recorded)(opened.tensors, source.tensors, rules.renames, rules.mapping)
         plans.append(Plan(label, opened, source, *filtered(full, rules)))
     return plans
+
+
+def _without_gradients(source: Source) -> bool:
+    """Tell whether a recording was to hold gradients, came to its end and has none."""
+    asked = source.meta.get("backward") is True and not was_cut_off(source.meta)
+    return asked and not any(is_gradient(tensor) for tensor in source.tensors.values())
 
 
 def _pairing(recorded: bool) -> Callable[..., Alignment]:

@@ -13,6 +13,7 @@ import nndiff
 CAUSES = (
     *("inputs-differ", "early-layers", "train-mode", "shapes-differ", "norms-only", "gradients-only"),
     *("losses-differ", "permuted", "reshaped", "broadcast", "attribute", "inner-only", "fused", "restructured"),
+    *("gradients-missing", "gradients-scaled"),
 )
 
 
@@ -144,6 +145,11 @@ def bad_backward(other):
     other.layers[1].act.forward = lambda x: plain(Slightly.apply(x))
 
 
+def halved(other):
+    for parameter in other.parameters():
+        parameter.register_hook(lambda grad: grad / 2)
+
+
 def gated():
     one = net()
     torch.manual_seed(1)
@@ -215,11 +221,12 @@ CASES = {
     "a norm's weight": (lambda: changed(other_norm_weight), {}, 1, {"norms-only"}),
     "a wrong backward, not run": (lambda: changed(bad_backward), {}, 0, set()),
     "a wrong backward": (lambda: changed(bad_backward), {"backward": True}, 1, {"gradients-only"}),
+    "all gradients halved": (lambda: changed(halved), {"backward": True}, 1, {"gradients-scaled"}),
     "frozen": (
         lambda: changed(lambda m: m.layers[1].fc.weight.requires_grad_(False)),
         {"backward": True},
         1,
-        set(),
+        {"gradients-missing"},
     ),
     "an activation": (lambda: changed(lambda m: setattr(m.layers[1], "act", nn.ReLU())), {}, 1, set()),
     "time first": (lambda: post(lambda y: y.transpose(0, 1)), {}, 1, {"permuted"}),

@@ -6,9 +6,9 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from nndiff.divergence import Run, State, attribute_changes
+from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.layout import Layout, layout_findings
 from nndiff.names import plural
-from nndiff.recorded import is_gradient
 from nndiff.result import Finding
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.verdict import Verdict
@@ -21,7 +21,7 @@ def recording_findings(
     run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
 ) -> tuple[Finding, ...]:
     """Return the findings of two recordings, the most telling first."""
-    apart = any(not site.passed for site in run.sites)
+    apart = any(not site.passed for site in run.sites) or any(run.left)
     found = [
         *_unstable(reference, candidate),
         *(_apart(run, first, reference, candidate, moved) if apart else ()),
@@ -41,7 +41,7 @@ def _apart(
     yield from layout_findings(run.sites, moved)
     yield from _norms(run)
     yield from _early(run, reference)
-    yield from _gradients(run)
+    yield from gradient_findings(run)
     yield from _inner(run)
     yield from _environment(reference, candidate)
 
@@ -203,19 +203,6 @@ def _with_weights(run: Run, reference: Meta) -> set[str]:
     owners = {site.module for site in run.sites if site.slot in ("param", "param_grad")}
     tree = module_tree(reference)
     return owners or {name for name, each in tree.items() if any(size in each.get("attributes", {}) for size in _SIZES)}
-
-
-def _gradients(run: Run) -> Iterator[Finding]:
-    outputs = [site for site in run.sites if site.slot in ("output", "loss")]
-    failing = [site for site in run.sites if is_gradient(site.reference) and not site.passed]
-    if failing and outputs and all(site.passed for site in outputs):
-        yield Finding(
-            "gradients-only",
-            tuple(site.pair.name for site in failing[:10]),
-            f"every output agrees, {plural(len(failing), 'gradient')} {'does' if len(failing) == 1 else 'do'} not",
-            "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
-            0.8,
-        )
 
 
 def _inner(run: Run) -> Iterator[Finding]:

@@ -95,8 +95,9 @@ class Rate:
     name: str  # forward, backward or a slot
     unit: str
     matched: int
-    total: int  # with what was never reached
+    total: int  # with what was never reached and what is missing
     unreached: int = 0  # the other recording was cut off before these
+    missing: int = 0  # gradients that one side lacks
 
     @property
     def percent(self) -> str:
@@ -181,11 +182,13 @@ class Recorded:
     @cached_property
     def rates(self) -> tuple[Rate, ...]:
         """Return the match rates: layers forward and backward, parameter gradients, then all else."""
-        lost = [place_of(each.name) for each in self.unreached]
+        lost, missing = self._places(self.unreached), self._places(self._missing)
+        backward = _layers(lost, "grad_output"), _layers(missing, "grad_output")
+        of_parameters = [sum(each.slot == "param_grad" for each in places) for places in (lost, missing)]
         named = [
-            _layer_rate("forward", [(row.layer, row.forward) for row in self.rows], _layers(lost, "output")),
-            _layer_rate("backward", [(row.layer, row.backward) for row in self.rows], _layers(lost, "grad_output")),
-            _rate("param_grad", "parameter gradient", self.gradients, sum(each.slot == "param_grad" for each in lost)),
+            _layer_rate("forward", [(row.layer, row.forward) for row in self.rows], _layers(lost, "output"), set()),
+            _layer_rate("backward", [(row.layer, row.backward) for row in self.rows], *backward),
+            _rate("param_grad", "parameter gradient", self.gradients, *of_parameters),
         ]
         return tuple(rate for rate in (*named, *self._other_rates()) if rate.total)
 
@@ -193,6 +196,19 @@ class Recorded:
         for slot in dict.fromkeys(pair.slot for pair in self.others):
             pairs = [pair for pair in self.others if pair.slot == slot]
             yield _rate(slot or "other", _UNITS.get(slot or "", "tensor"), pairs)
+
+    @staticmethod
+    def _places(leftovers: Iterable[Leftover]) -> list[Place]:
+        return [place_of(each.name) for each in leftovers]
+
+    @cached_property
+    def _missing(self) -> tuple[Leftover, ...]:
+        """Return the gradients one side lacks where that counts, then also those at outputs of layers both have."""
+        left = [each for each in self.leftovers if place_of(each.name).slot in GRADIENTS and not each.unreached]
+        if not any(each.counts for each in left):
+            return ()
+        common = {row.layer for row in self.rows}
+        return tuple(each for each in left if each.counts or place_of(each.name).layer in common)
 
     @cached_property
     def unreached(self) -> tuple[Leftover, ...]:
@@ -235,18 +251,19 @@ def _layers(places: Iterable[Place], slot: str) -> set[str]:
     return {place.layer for place in places if place.slot == slot}
 
 
-def _rate(name: str, unit: str, pairs: Sequence[Pair], unreached: int = 0) -> Rate:
-    return Rate(name, unit, sum(pair.verdict.passed for pair in pairs), len(pairs) + unreached, unreached)
+def _rate(name: str, unit: str, pairs: Sequence[Pair], unreached: int = 0, missing: int = 0) -> Rate:
+    matched = sum(pair.verdict.passed for pair in pairs)
+    return Rate(name, unit, matched, len(pairs) + unreached + missing, unreached, missing)
 
 
-def _layer_rate(name: str, sides: Iterable[tuple[str, Pair | None]], lost: set[str]) -> Rate:
+def _layer_rate(name: str, sides: Iterable[tuple[str, Pair | None]], lost: set[str], missing: set[str]) -> Rate:
     """Count layers; one with several outputs matches if all of them do."""
-    passed: dict[str, bool] = {}
+    passed: dict[str, bool] = dict.fromkeys(missing, False)
     for layer, pair in sides:
         if pair:
             passed[layer] = passed.get(layer, True) and pair.verdict.passed
     unreached = len(lost - passed.keys())
-    return Rate(name, "layer", sum(passed.values()), len(passed) + unreached, unreached)
+    return Rate(name, "layer", sum(passed.values()), len(passed) + unreached, unreached, len(missing))
 
 
 _MOST_OUTPUTS = 20  # some models return every hidden state

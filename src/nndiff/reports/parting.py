@@ -16,7 +16,7 @@ class Parting:
     """Hold what is to be said about the first divergence, ready to print."""
 
     name: str
-    facts: tuple[tuple[str, str], ...]  # label and text: what, why, source, settings, between
+    facts: tuple[tuple[str, str], ...]  # label and text: what, why, look in, source, settings, between
 
     def fact(self, label: str) -> str:
         """Return one of the texts, empty where there is none."""
@@ -35,6 +35,7 @@ def _parting(found: Mapping[str, Any], against: str) -> Parting:
     facts = [
         ("what", _what(found, against)),
         ("why", _text(found.get("why"))),
+        ("look in", _look_in(found)),
         ("source", _both(found.get("source"))),
         ("settings", _settings(found.get("attributes"))),
         ("between", _between(found)),
@@ -69,6 +70,12 @@ def _both(value: Any) -> str:
         return ""
     here, there = map(_text, value)
     return wording.both(here, there) if here and there else here or there
+
+
+def _look_in(found: Mapping[str, Any]) -> str:
+    """Return the module that made a gradient; its class stands beside it, as that of the name stands there."""
+    kind = _both(found.get("module_class"))
+    return f"{wording.name(_text(found.get('module')))}  {kind}" if kind else ""
 
 
 def _settings(changes: Any) -> str:

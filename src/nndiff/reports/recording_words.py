@@ -131,8 +131,9 @@ def rate_text(rate: Rate) -> str:
     """Return `148 of 150 layers match, 98.67 %`."""
     units = rate.unit if rate.total == 1 else f"{rate.unit}s"
     verb = "matches" if rate.total == 1 else "match"
-    lost = f" ({rate.unreached:,} never reached)" if rate.unreached else ""
-    return f"{rate.matched:,} of {rate.total:,} {units} {verb}, {rate.percent}{lost}"
+    apart = ((rate.unreached, "never reached"), (rate.missing, "missing on one side"))
+    told = ", ".join(f"{many:,} {what}" for many, what in apart if many)
+    return f"{rate.matched:,} of {rate.total:,} {units} {verb}, {rate.percent}" + (f" ({told})" if told else "")
 
 
 def final_output(view: Recorded) -> str:

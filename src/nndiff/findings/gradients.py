@@ -1,0 +1,66 @@
+"""What gradients say that are out, lost, or out by one factor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nndiff.divergence import Run
+from nndiff.lost import SIDES, first_lost, lost_why
+from nndiff.names import plural
+from nndiff.recorded import is_gradient, is_inner
+from nndiff.result import Finding
+from nndiff.scaled import Factor, Reach, common_factor
+
+_LISTED = 10
+
+
+def gradient_findings(run: Run) -> Iterator[Finding]:
+    """Yield what is wrong with the gradients, where outputs do not explain it."""
+    yield from _missing(run)
+    if all(site.passed for site in run.sites if site.slot == "output"):
+        factor = common_factor(run.sites)
+        yield from _scaled(factor)
+        if factor is None or factor.reach is Reach.SOME:
+            yield from _alone(run)
+
+
+def _missing(run: Run) -> Iterator[Finding]:
+    """Tell which gradients a side lacks, and why as far as that is known."""
+    for number, side in enumerate(SIDES):
+        names = tuple(tensor.name for tensor in run.left[1 - number] if not is_inner(tensor))
+        lost = first_lost(run.sites, ((), run.left[1]) if number == 0 else (run.left[0], ()))
+        if names:
+            first = f", first {lost.tensor.name}: {lost_why(lost, run.asking)}" if lost else ""
+            yield Finding(
+                "gradients-missing",
+                names[:_LISTED],
+                f"the {side} lacks {plural(len(names), 'gradient')} that the {SIDES[1 - number]} has{first}",
+                "look for detach(), .data, no_grad() and requires_grad; parameters of other names need --rename",
+                0.95,
+            )
+
+
+_REPAIR = {
+    Reach.ALL: "compare the reduction of the loss (mean against sum), its scaling, and the steps that are accumulated",
+    Reach.PARAMETERS: "look for gradients that are accumulated, averaged over devices, clipped or not unscaled",
+    Reach.SOME: "look for a factor in a custom backward, a gradient hook, or a tensor that is used twice",
+}
+
+
+def _scaled(factor: Factor | None) -> Iterator[Finding]:
+    if factor is not None:
+        names = tuple(site.pair.name for site in factor.sites[:_LISTED])
+        yield Finding("gradients-scaled", names, factor.meaning, _REPAIR[factor.reach], 0.95)
+
+
+def _alone(run: Run) -> Iterator[Finding]:
+    outputs = [site for site in run.sites if site.slot in ("output", "loss")]
+    failing = [site for site in run.sites if is_gradient(site.reference) and not site.passed]
+    if failing and outputs and all(site.passed for site in outputs):
+        yield Finding(
+            "gradients-only",
+            tuple(site.pair.name for site in failing[:_LISTED]),
+            f"every output agrees, {plural(len(failing), 'gradient')} {'does' if len(failing) == 1 else 'do'} not",
+            "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
+            0.8,
+        )

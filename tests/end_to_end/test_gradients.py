@@ -1,0 +1,224 @@
+"""Wrong, lost and scaled gradients: where they come from is said, as far as it is known and no farther."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from test_saved_outputs import old_script
+from torch import nn
+from zoo import Slightly
+
+import nndiff
+from nndiff.errors import ModelError
+from nndiff.reports import ReportOptions, get_report
+
+INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Part(nn.Module):
+    """Three layers with something between the first two."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.between = [between]
+
+    def forward(self, x):
+        return self.c(self.b(self.between[0](self.a(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, between=lambda x: x, after=lambda x: x):
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem, self.part, self.head = nn.Linear(4, 4), Part(between), nn.Linear(4, 2)
+        self.after = [after]
+
+    def forward(self, x):
+        return self.after[0](self.head(self.part(self.stem(x))))
+
+
+class Wrong(nn.Linear):
+    def forward(self, x):
+        return super().forward(Slightly.apply(x))
+
+
+def wrong_layer(between=lambda x: x):
+    made = Net(between)
+    weights = made.part.b.state_dict()
+    made.part.b = Wrong(4, 4)
+    made.part.b.load_state_dict(weights)
+    return made
+
+
+def report(result):
+    return get_report("terminal").render(result, ReportOptions(width=200, color=False))
+
+
+def compared(reference, candidate, **options):
+    return nndiff.compare(reference, candidate, inputs=INPUT, backward=True, **options)
+
+
+def causes(result):
+    return {finding.cause for finding in result.findings}
+
+
+# what is done between two layers of the reference, of the candidate, and what is said
+BETWEEN = {
+    "straight there": (lambda x: x, Slightly.apply, "what the candidate does between part.a and part.b, or of part.b"),
+    "a copy there": (torch.clone, Slightly.apply, "what the reference and candidate does between part.a and part.b"),
+    "a function there": (torch.tanh, lambda x: Slightly.apply(torch.tanh(x)), "part.b or of what is done in between"),
+}
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_a_wrong_backward_between_two_layers_is_not_blamed_on_the_next(case):
+    reference, candidate, said = BETWEEN[case]
+    first = compared(Net(reference), Net(candidate)).first_divergence
+    assert (first["name"], first["module"]) == ("part.a:grad_output", "part")
+    assert said in first["why"]
+
+
+def test_a_wrong_backward_of_a_layer_is_blamed_on_it_where_it_takes_the_output_itself():
+    first = compared(Net(), wrong_layer()).first_divergence
+    assert (first["name"], first["module"]) == ("part.a:grad_output", "part.b")
+    assert "its backward" in first["why"]
+
+
+def test_a_wrong_backward_after_the_last_layer_is_blamed_on_the_model():
+    first = compared(Net(), Net(after=Slightly.apply)).first_divergence
+    assert (first["name"], first["module"]) == ("head:grad_output", "(model)")
+    assert "what (model) does after head" in first["why"]
+
+
+def test_the_headline_has_the_class_of_what_it_names_and_says_where_to_look():
+    result = compared(Net(), wrong_layer())
+    assert result.first_divergence["class"] == ["Linear", "Linear"]
+    assert result.first_divergence["module_class"] == ["Linear", "Wrong"]
+    text = report(result)
+    assert "▶ first at part.a:grad_output  Linear, max abs" in text
+    assert "look in    part.b  Linear → Wrong" in text
+
+
+def without(change):
+    made = Net()
+    change(made)
+    return made
+
+
+def no_grad(made):
+    plain = made.part.forward
+    made.part.forward = torch.no_grad()(plain)
+
+
+def frozen(made):
+    made.stem.requires_grad_(False)
+
+
+def frozen_weight(made):
+    made.part.b.weight.requires_grad_(False)
+
+
+def all_frozen(made):
+    made.requires_grad_(False)
+
+
+def detached(made):
+    made.after = [torch.detach]
+
+
+# what is done to the candidate, the first gradient it lacks, how many parameters of ten keep one, and what is said
+LOST = {
+    no_grad: ("part:grad_output", 2, "detached there, or not used"),
+    detached: ("(model):grad_output", 0, "detached there, or not used"),
+    all_frozen: ("(model):grad_output", 0, "no parameter of it nor of what is before it asks for one"),
+    frozen: ("stem:grad_output", 8, "no parameter of it nor of what is before it asks for one"),
+    frozen_weight: ("part.b.weight:param_grad", 9, "it is frozen there"),
+}
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("change", LOST, ids=lambda change: change.__name__)
+def test_gradients_that_one_side_lacks_are_a_difference_and_told(change, flipped):
+    name, kept, said = LOST[change]
+    models = [Net(), without(change)]
+    result = compared(*(models[::-1] if flipped else models))
+    assert result.exit_code == 1
+    assert result.first_divergence["name"] == name
+    assert said in result.first_divergence["why"]
+    (finding,) = [each for each in result.findings if each.cause == "gradients-missing"]
+    assert f"the {'reference' if flipped else 'candidate'} lacks" in finding.evidence
+    assert f"parameters {kept} of 10 parameter gradients match" in report(result)
+
+
+def test_one_of_several_outputs_that_is_detached_is_where_they_part():
+    def pair(form):
+        made = nn.Linear(4, 4)
+        plain = made.forward
+        made.forward = lambda x: form(plain(x))
+        return made
+
+    one = pair(lambda y: (y, y * 2))
+    other = pair(lambda y: (y, (y * 2).detach()))
+    other.load_state_dict(one.state_dict())
+    result = compared(one, other)
+    assert result.first_divergence["name"] == "(model):grad_output.1"
+
+
+def test_no_gradient_on_either_side_is_trouble():
+    with pytest.raises(ModelError, match="neither the reference nor the candidate has a gradient"):
+        compared(without(detached), without(detached))
+
+
+def test_a_loss_that_is_scaled_is_told_and_no_layer_blamed(tmp_path):
+    one = nndiff.record(Net(), INPUT, path=tmp_path / "one", backward=True, loss=lambda out: out.square().mean())
+    other = nndiff.record(Net(), INPUT, path=tmp_path / "other", backward=True, loss=lambda out: out.square().sum())
+    result = nndiff.compare(one, other)
+    assert result.first_divergence["name"] == "(model):loss"
+    (finding,) = [each for each in result.findings if each.cause == "gradients-scaled"]
+    assert "every gradient is 6 times the reference's: the loss is scaled" in finding.evidence
+
+
+def test_parameters_that_are_scaled_after_the_backward_pass_are_told():
+    other = Net()
+    for parameter in other.parameters():
+        parameter.register_hook(lambda grad: grad / 4)
+    result = compared(Net(), other)
+    assert "every gradient of a parameter is 1/4 times the reference's" in result.first_divergence["why"]
+    assert result.first_divergence["module"] == "(model)"
+    assert causes(result) == {"gradients-scaled"}
+
+
+def test_a_factor_that_comes_in_halfway_is_told_beside_the_layer():
+    result = compared(Net(), wrong_layer())
+    assert result.first_divergence["module"] == "part.b"
+    (finding,) = [each for each in result.findings if each.cause == "gradients-scaled"]
+    assert "every gradient that is out is 1.1 times the reference's" in finding.evidence
+
+
+def test_gradients_that_are_out_by_no_one_factor_are_not_called_scaled():
+    other = Net()
+    other.part.b.weight.register_hook(lambda grad: grad * 2)
+    other.head.weight.register_hook(lambda grad: grad * 3)
+    assert causes(compared(Net(), other)) == {"gradients-only"}
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_an_old_folder_whose_gradients_are_all_scaled_blames_no_layer(hooks, tmp_path):
+    one, other = (
+        old_script(nn.Sequential(Net().stem, nn.ReLU(), Net().head), tmp_path / name, "by direction")
+        for name in ("one", "other")
+    )
+    gradients = torch.load(other / "parameter_gradients.pt")
+    torch.save({name: grad * 1.5 for name, grad in gradients.items()}, other / "parameter_gradients.pt")
+    if hooks:
+        held = pickle.loads((other / "hook_data.pkl").read_bytes())
+        held["backward"] = {name: grad * 1.5 for name, grad in held["backward"].items()}
+        (other / "hook_data.pkl").write_bytes(pickle.dumps(held))
+    result = nndiff.compare(one, other)
+    assert result.first_divergence["module"] == "(model)"
+    assert "is 1.5 times the reference's" in result.first_divergence["why"]
+    assert causes(result) == {"gradients-scaled"}

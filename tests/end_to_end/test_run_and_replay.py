@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from helpers import nndiff
+from nndiff.recording import Writer
 
 _NET = """
 import torch
@@ -96,6 +98,9 @@ _CUT = """
 import os, signal
 import torch
 from torch import nn
+from nndiff.recording import pace
+
+pace._SOON = 3600.0  # however slow the machine is just now
 
 class Stop(nn.Module):
     def forward(self, x):
@@ -140,6 +145,17 @@ def test_a_recording_killed_before_its_inputs_were_kept_says_so(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["absent.nnrec", "absent.pt", "absent.safetensors", "dir/absent", "absent.nemo"])
+def test_a_file_that_is_missing_is_told_as_such(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Writer("a.nnrec") as writer:
+        writer.add("fc", "output", np.ones(3))
+    for args in (["diff", "a.nnrec", name], ["show", name]):
+        done = nndiff(*args)
+        assert done.returncode == 2
+        assert done.stderr == f"nndiff: {name}: no such file or directory\n"
+
+
 def test_a_checkpoint_is_loaded_into_the_side_it_is_for(nets):
     code = f"import sys, torch; sys.path.insert(0, {str(nets / 'ours')!r}); import net; m = net.model()\n"
     code += f"m.head.bias.data += 1; torch.save({{'state_dict': m.state_dict()}}, {str(nets / 'other.ckpt')!r})"
@@ -154,6 +170,7 @@ def test_a_checkpoint_is_loaded_into_the_side_it_is_for(nets):
     ("args", "words"),
     [
         (["run", "ours/net.py", "absent.py"], "no such file"),
+        (["run", "ours/net.py", "absent.nnrec"], "nndiff: absent.nnrec: no such file or directory"),
         (["run", "ours/net.py:nothing", "copy/net.py"], "nothing"),
         (["diff", "ours/net.py", "copy/net.py"], "nndiff run"),
     ],

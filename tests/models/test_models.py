@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from torch import nn
 
 from end_to_end.zoo import ZOO, built
 from nndiff.commands import record as command
-from nndiff.errors import ModelError, NndiffError, UsageError
+from nndiff.errors import ModelError, NndiffError, SourceError, UsageError
 from nndiff.models import Wishes, resolve
 from nndiff.models.checkpoint import load_checkpoint
 from nndiff.models.inputs import from_options, load, parse_drawn
+from nndiff.models.kinds import looks_like_model
 from nndiff.recording import Writer, open_recording
 
 FILE = """
@@ -104,11 +106,13 @@ def test_modules_by_their_dotted_name(file: Path, monkeypatch: pytest.MonkeyPatc
             r"broken\(\) failed at .*net.py:28: TypeError: .*takes 1 positional argument but 4 were given",
         ),
         ("{file}x.py", "no such file"),
-        ("no.such.package:F", r"^no.such.package: there is no Python module 'no'; a model is file.py\[:factory\] or"),
+        ("no.such.package:F", r"^no.such.package: no file or folder of that name, and no Python module 'no'; "),
         ("torch.nn.modles:ReLU", r"no Python module 'torch.nn.modles' \(did you mean torch.nn.modules\?\)"),
         ("torch.nn:Linear", "^torch.nn:Linear cannot be called without in_features, out_features: give defaults, or"),
         ("what is this", "is no model"),
         ("hf:{folder}", "no config.json"),
+        ("hf:{folder}/absent", "no such folder; nothing is fetched"),
+        ("{folder}", "is a folder and no model"),
         ("{folder}/x.nemo", "no such file"),
     ],
 )
@@ -116,6 +120,26 @@ def test_names_that_lead_nowhere(name: str, message: str, file: Path) -> None:
     with pytest.raises(NndiffError, match=message) as caught:
         resolve(name.format(file=file, folder=file.parent))
     assert "\n" not in str(caught.value)
+
+
+SAVED = ["x.nnrec", "x.pt", "x.pth", "x.safetensors", "x.npz", "dir/x", "./x"]
+
+
+@pytest.mark.parametrize("name", [*SAVED, "x.py", "x.py:net", "x.nemo", "x.ckpt"])
+def test_what_looks_like_a_file_is_never_taken_for_a_module(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=rf"^{re.escape(name.removesuffix(':net'))}: no such file or directory$"):
+        resolve(name)
+    assert looks_like_model(name) == (".py" in name)
+
+
+def test_a_recording_and_a_folder_of_hugging_face_are_told_apart_from_models(tmp_path: Path) -> None:
+    (tmp_path / "x.nnrec").mkdir()
+    with pytest.raises(UsageError, match=r"x.nnrec was saved by a model and is none: .*; nndiff diff compares files"):
+        resolve(str(tmp_path / "x.nnrec"))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match=f"the model of a Hugging Face folder is hf:{tmp_path}"):
+        resolve(str(tmp_path))
 
 
 NEEDS = """from torch import nn

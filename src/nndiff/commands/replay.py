@@ -40,7 +40,7 @@ def _is_model(candidate: str, reference: str) -> bool:
         return True
     if not is_run(reference):  # a name that is no file is a typing error here, not a Python module
         return False
-    from nndiff.models.spec import looks_like_model
+    from nndiff.models.kinds import looks_like_model
 
     return looks_like_model(candidate) or (candidate.endswith((".nemo", ".ckpt")) and os.path.isfile(candidate))
 
@@ -66,7 +66,11 @@ def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
             "(nndiff record), or compare two models with nndiff run"
         )
     from nndiff.commands.elsewhere import Order, record_elsewhere
+    from nndiff.models.kinds import check_name
 
+    for candidate in args.candidates:
+        if _is_model(candidate, args.reference):
+            check_name(candidate)
     options = [*_as_recorded(args), *_asked(args)]
     found = []
     for number, candidate in enumerate(args.candidates):

@@ -12,6 +12,7 @@ from nndiff.commands.diff import add_pairing_options, compare_and_report, rules_
 from nndiff.commands.elsewhere import Order, record_elsewhere
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports
 from nndiff.commands.record import add_run_options
+from nndiff.models.kinds import check_name
 from nndiff.sources import Source
 from nndiff.tolerance import choose
 
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """Record both, compare, report; return the exit status."""
     tolerance, rules = choose(args.atol, args.rtol, args.tolerance), rules_from(args)
     check_reports(args)
+    for _, side in _SIDES:
+        check_name(getattr(args, side))  # both, before the first is run
     if args.output:
         os.makedirs(args.output, exist_ok=True)
         return compare_and_report(_recorded(args, args.output), tolerance, rules, args)

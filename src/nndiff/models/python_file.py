@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
+from nndiff.models.kinds import FORMS
 from nndiff.models.spec import ModelSpec, Wishes
 from nndiff.models.user_code import place_of, required, user_code
 from nndiff.recording.losses import takes_output_alone
@@ -50,7 +51,7 @@ def load(target: str) -> ModuleType:
     if target.endswith(".py") or os.sep in target:
         return _load_file(target)
     if not all(part.isidentifier() for part in target.split(".")):
-        raise UsageError(f"{target!r} is no model: give file.py[:factory], package.module[:factory], hf:DIR or x.nemo")
+        raise UsageError(f"{target!r} is no model: give {FORMS}")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -69,7 +70,7 @@ def _not_found(module: str) -> str:
     paths = getattr(sys.modules.get(package), "__path__", ()) if package else (os.getcwd(),)
     near = get_close_matches(name, [each.name for each in pkgutil.iter_modules(paths)], 1)
     meant = f" (did you mean {package}{'.' if package else ''}{near[0]}?)" if near else ""
-    return f"there is no Python module {module!r}{meant}; a model is file.py[:factory] or package.module[:factory]"
+    return f"no file or folder of that name, and no Python module {module!r}{meant}; a model is {FORMS}"
 
 
 def _load_file(path: str) -> ModuleType:

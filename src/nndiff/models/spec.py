@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nndiff.errors import MissingExtraError, UsageError
+from nndiff.models.kinds import HUGGING_FACE, check_name
 
 if TYPE_CHECKING:
     import torch
@@ -39,15 +39,16 @@ class ModelSpec:
 
 def resolve(name: str, wishes: Wishes | None = None) -> ModelSpec:
     """Build the model a name stands for: `file.py[:factory]`, `package.module[:factory]`, `hf:DIR`, `x.nemo`."""
+    check_name(name)
     need_torch()
     wishes = wishes or Wishes()
     from nndiff.recording.determinism import seed_everything
 
     seed_everything(wishes.seed)  # weights that are drawn are drawn from the seed
-    if name.startswith("hf:"):
+    if name.startswith(HUGGING_FACE):
         from nndiff.models import huggingface
 
-        return huggingface.build(name[3:], wishes)
+        return huggingface.build(name.removeprefix(HUGGING_FACE), wishes)
     if name.endswith((".nemo", ".ckpt")):
         from nndiff.models import nemo
 
@@ -63,13 +64,3 @@ def need_torch() -> None:
     """Say how to get torch where it is missing."""
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "to run a model", "torch")
-
-
-def looks_like_model(name: str) -> bool:
-    """Tell whether a name can only be a model, not a source of tensors."""
-    if name.startswith("hf:"):
-        return True
-    path, _, _ = name.partition(":")
-    if path.endswith(".py"):
-        return True
-    return not os.path.lexists(path) and all(part.isidentifier() for part in path.split("."))

@@ -26,7 +26,7 @@ from report_builders import metrics
 
 from nndiff import compare, result_json
 from nndiff.recording import Writer
-from nndiff.reports import ReportOptions, get_report
+from nndiff.reports import ReportOptions, get_report, recording_words
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
 from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
@@ -338,3 +338,19 @@ def test_two_that_were_cut_off_alike_are_no_pass(tmp_path: Path) -> None:
 
 def test_a_recording_that_lost_nothing_but_its_end_is_a_pass(tmp_path: Path) -> None:
     assert cut_pair(tmp_path, 99).verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("slot", "said"),
+    [
+        ("buffer_before", "initial: 1 of 2 initial buffers match, 50.00%"),
+        ("model_input_grad", "input grad: 1 of 2 input gradients match, 50.00%"),
+        ("recompute", "recompute: 1 of 2 recomputed outputs match, 50.00%"),
+        ("hidden", "hidden: 1 of 2 hidden tensors match, 50.00%"),
+        ("a_slot_of_another_writer", "other: 1 of 2 a_slot_of_another_writer tensors match, 50.00%"),
+    ],
+)
+def test_rates_are_named_whole(slot: str, said: str) -> None:
+    made = [replace(site(f"{name}:{slot}", verdict), slot=slot) for name, verdict in (("a", OK), ("b", OUT))]
+    (rate,) = [each for each in of(*made).rates if each.name == slot]
+    assert f"{recording_words.rate_label(rate)}: {recording_words.rate_text(rate)}" == said

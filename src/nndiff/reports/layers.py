@@ -21,8 +21,8 @@ _UNITS = {
     "param": "parameter",
     "model_input_grad": "input gradient",
     "buffer": "buffer",
-    "buffer_before": "buffer before the run",
-    "recompute": "output made again",
+    "buffer_before": "initial buffer",
+    "recompute": "recomputed output",
 }
 _LONGEST_FIRST = "|".join(sorted(map(re.escape, SLOTS), key=len, reverse=True))
 _SITE = re.compile(rf"(.*?):({_LONGEST_FIRST})((?:[.#].*)?)", re.DOTALL)
@@ -195,7 +195,7 @@ class Recorded:
     def _other_rates(self) -> Iterator[Rate]:
         for slot in dict.fromkeys(pair.slot for pair in self.others):
             pairs = [pair for pair in self.others if pair.slot == slot]
-            yield _rate(slot or "other", _UNITS.get(slot or "", "tensor"), pairs)
+            yield _rate(slot or "other", _UNITS.get(slot or "", f"{slot} tensor" if slot else "tensor"), pairs)
 
     @staticmethod
     def _places(leftovers: Iterable[Leftover]) -> list[Place]:

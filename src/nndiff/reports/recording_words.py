@@ -14,6 +14,8 @@ from nndiff.stats.metrics import Metrics
 from nndiff.verdict import Verdict
 
 _OF_MODEL = {"model_input": "model input", "output": "final output", "loss": "loss"}
+_LONGEST = 10  # of a label
+_RATES = {"param_grad": "parameters", "model_input_grad": "input grad", "buffer_before": "initial"}
 _MORE_THAN_A_SIGN = {Verdict.SHAPE: " shape", Verdict.NOT_FINITE: " NaN/inf"}
 
 
@@ -123,8 +125,9 @@ def _difference(pair: Pair, numbers: Metrics, view: Recorded) -> Iterator[str]:
 
 
 def rate_label(rate: Rate) -> str:
-    """Return what a match rate is labelled with."""
-    return "parameters" if rate.name == "param_grad" else printable(rate.name, 10)
+    """Return what a match rate is labelled with; what is longer than a label's column is named by its text alone."""
+    label = _RATES.get(rate.name, printable(rate.name))
+    return label if len(label) <= _LONGEST else "other"
 
 
 def rate_text(rate: Rate) -> str:
@@ -133,7 +136,8 @@ def rate_text(rate: Rate) -> str:
     verb = "matches" if rate.total == 1 else "match"
     apart = ((rate.unreached, "never reached"), (rate.missing, "missing on one side"))
     told = ", ".join(f"{many:,} {what}" for many, what in apart if many)
-    return f"{rate.matched:,} of {rate.total:,} {units} {verb}, {rate.percent}" + (f" ({told})" if told else "")
+    counted = f"{rate.matched:,} of {rate.total:,} {printable(units)} {verb}, {rate.percent}"
+    return counted + (f" ({told})" if told else "")
 
 
 def final_output(view: Recorded) -> str:

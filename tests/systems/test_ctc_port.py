@@ -7,15 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import NEMO, run_in
-
-import nndiff
-from nndiff.models import resolve
-from nndiff.models.inputs import load
+from environments import run_in
+from replaying import RENAMED, replay
 
 PORT = Path(__file__).with_name("ctc_port.py")
-# of what a module holds itself: its weights have no layer that would tell which is which
-RENAMED = r"^blocks\.(\d+)\.att\.bias_=>encoder.layers.\1.self_attn.pos_bias_"
 
 
 @pytest.fixture
@@ -24,11 +19,7 @@ def diff(zoo, tmp_path, monkeypatch):
     monkeypatch.setenv("PORT_WEIGHTS", str(zoo.folder / "ctc.nemo"))
 
     def run(name, factory="model", **options):
-        reference = zoo.folder / f"{name}.nnrec"
-        port = resolve(f"{PORT}:{factory}")
-        fed = load(str(reference))
-        made = nndiff.record(port.model, fed, path=tmp_path / factory, backward=True, loss=port.loss, overwrite=True)
-        return nndiff.compare(reference, made, **options)
+        return replay(zoo.folder / f"{name}.nnrec", f"{PORT}:{factory}", tmp_path / f"{name}-{factory}", **options)
 
     return run
 
@@ -76,16 +67,3 @@ def test_the_recorded_inputs_are_replayed_by_one_command(zoo, monkeypatch):
     done = run_in(sys.executable, *command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "84 of 84 parameter gradients match" in done.stdout
-
-
-def test_both_sides_in_one_command_each_in_its_own_environment(zoo, tmp_path, monkeypatch):
-    monkeypatch.setenv("PORT_WEIGHTS", str(zoo.folder / "ctc.nemo"))
-    out = tmp_path / "result.json"
-    done = run_in(
-        sys.executable, "-m", "nndiff", "run", zoo.folder / "ctc.nemo", PORT, "--ref-python", NEMO, "--backward",
-        "--report", f"json:{out}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    data = json.loads(out.read_text())
-    assert data["verdict"] in ("identical", "close")
-    assert data["totals"]["pairs"] > 200

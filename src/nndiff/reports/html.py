@@ -84,15 +84,15 @@ def _facts(comparison: Comparison) -> Iterator[str]:
 
 
 def _side(side: Side) -> str:
-    counts = f"{wording.plural(side.tensors, 'tensor')}, {wording.plural(side.elements, 'parameter')}"
-    return f"{side.label} ({side.kind}, {counts}, {side.trainable:,} trainable, {wording.size(side.nbytes)})"
+    facts = [side.kind, *wording.side_counts(side), wording.size(side.nbytes)]
+    return f"{side.label} ({', '.join(fact for fact in facts if fact)})"
 
 
 def _candidates(comparison: Comparison) -> Iterator[str]:
     if len(comparison.candidates) < 2:
         return
     yield "<h2>Candidates</h2>"
-    size = "elements" if wording.is_recording(comparison) else "parameters"
+    size = "elements" if comparison.kind == "recording" else "parameters"
     yield from table_start(("verdict", "candidate"), ("differ", "left over", "passes at", size, "size"))
     for side in comparison.candidates:
         part = wording.part_of(comparison, side)
@@ -119,11 +119,12 @@ def _findings(comparison: Comparison) -> Iterator[str]:
 def _finding(finding: Finding, about: str) -> str:
     harmless = ", harmless" if finding.harmless else ""
     where = ", ".join(f"<code>{safe(name)}</code>" for name in finding.where)
-    repair = f" <em>Repair:</em> {safe(finding.repair)}" if finding.repair else ""
+    repair = f" <em>Repair:</em> {safe(wording.sentence(finding.repair))}" if finding.repair else ""
     sure = f'<span class="soft">({finding.confidence:.0%} sure{harmless})</span>'
     place = f" In {where}." if where else ""
     against = f" against <code>{safe(about)}</code>" if about else ""
-    return f"<p><strong>{safe(finding.cause)}</strong> {sure}{against} {safe(finding.evidence)}{repair}{place}</p>"
+    evidence = safe(wording.sentence(finding.evidence))
+    return f"<p><strong>{safe(finding.cause)}</strong> {sure}{against} {evidence}{repair}{place}</p>"
 
 
 def _strip(comparison: Comparison) -> Iterator[str]:

@@ -51,8 +51,8 @@ def _facts(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 def _side(comparison: Comparison, role: str, side: Side) -> str:
     if wording.is_recording(comparison):
         return recording_markdown.side(role, side)
-    facts = f"{wording.plural(side.tensors, 'tensor')}, {wording.plural(side.elements, 'parameter')}"
-    return f"- {role}: {code(side.label)} ({escaped(side.kind)}, {facts}, {side.trainable:,} trainable)"
+    facts = ", ".join(fact for fact in wording.side_counts(side) if fact)
+    return f"- {role}: {code(side.label)} ({escaped(side.kind)}, {facts})"
 
 
 def _candidates(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -111,11 +111,13 @@ def _findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 def _finding(finding: Finding, about: str) -> str:
     harmless = ", harmless" if finding.harmless else ""
     where = ", ".join(map(code, finding.where[:3])) + (" …" if len(finding.where) > 3 else "")
-    repair = f" Repair: {escaped(finding.repair)}" if finding.repair else ""
+    repair = f" Repair: {escaped(wording.sentence(finding.repair))}" if finding.repair else ""
     sure = f"({finding.confidence:.0%} sure{harmless})"
     against = f" against {code(about)}" if about else ""
     place = f" in {where}" if where else ""
-    return f"- **{escaped(finding.cause)}** {sure}{against}{place}: {escaped(finding.evidence)}{repair}"
+    return (
+        f"- **{escaped(finding.cause)}** {sure}{against}{place}: {escaped(wording.sentence(finding.evidence))}{repair}"
+    )
 
 
 def _left(comparison: Comparison, options: ReportOptions) -> Iterator[str]:

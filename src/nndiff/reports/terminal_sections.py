@@ -92,9 +92,7 @@ def _side_row(role: str, side: Side) -> list[Cell]:
         Cell(role.ljust(LABEL - 2), "dim"),
         Cell(wording.name(side.label)),
         Cell(printable(side.kind), "dim"),
-        Cell(wording.plural(side.tensors, "tensor")),
-        Cell(wording.plural(side.elements, "parameter")),
-        Cell(f"{side.trainable:,} trainable", "dim"),
+        *map(Cell, wording.side_counts(side), ("", "", "dim")),
         Cell(wording.size(side.nbytes), "dim"),
     ]
 
@@ -109,7 +107,7 @@ def _candidates(comparison: Comparison, options: ReportOptions, width: int) -> I
         Column("left over", 3, right=True),
         Column("max abs", 6, right=True),
         Column("passes at", 5, right=True),
-        Column("elements" if wording.is_recording(comparison) else "parameters", 2, right=True),
+        Column("elements" if comparison.kind == "recording" else "parameters", 2, right=True),
         Column("size", 1, right=True),
     ]
     yield from lines(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from nndiff.names import natural_key, printable
 from nndiff.names import plural as plural  # every report says numbers so
 from nndiff.recorded import GRADIENTS
+from nndiff.reports import nothing
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals, count
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
@@ -24,7 +25,6 @@ SIGNS = {
     Verdict.NOT_COMPARED: "?",
 }
 OUTCOME_SIGNS = {Outcome.IDENTICAL: "✓", Outcome.CLOSE: "≈", Outcome.DIFFERENT: "✗", Outcome.NOTHING: "?"}
-_FILTERED = "left out by --include/--exclude: "  # how the note on filters begins
 _LONGEST_LIST = 5  # notes of one kind before "and N more"
 
 
@@ -47,7 +47,7 @@ def _story(comparison: Comparison) -> str:
     totals, many = _that_count(comparison), len(comparison.candidates) > 1
     unit = "pair" if many else "tensor"
     if comparison.outcome is Outcome.NOTHING:
-        return _why_nothing(comparison, totals)
+        return nothing.why(comparison)
     if comparison.outcome is Outcome.IDENTICAL:
         return f"{_all(totals.pairs, unit, 'has', 'have')} the same values{_aside(comparison)}"
     if comparison.outcome is Outcome.CLOSE:
@@ -77,16 +77,6 @@ def _cut_off(comparison: Comparison) -> Iterator[str]:
         yield f"{unreached:,} never reached: {'a' if len(comparison.candidates) > 1 else 'the'} recording was cut off"
     elif comparison.both_cut_off:
         yield "both recordings were cut off"
-
-
-def _why_nothing(comparison: Comparison, totals: Totals) -> str:
-    if totals.pairs:
-        return f"not one element of {plural(totals.pairs, 'pair')} could be compared"
-    if totals.only_reference or totals.only_candidate:
-        return f"no tensor found a partner ({_leftover_counts(totals)})"
-    if any(note.startswith(_FILTERED) and not note.startswith(f"{_FILTERED}0 ") for note in comparison.notes):
-        return "--include/--exclude left no tensor to compare"
-    return "there are no tensors"
 
 
 def _differences(totals: Totals, unit: str) -> list[str]:
@@ -120,6 +110,14 @@ def _all(number: int, unit: str, verb: str, verbs: str) -> str:
     if number == 1:
         return f"the only {unit} {verb}"
     return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
+
+
+def side_counts(side: Side) -> list[str]:
+    """Return how much a source holds; what was recorded of a run is no parameters."""
+    tensors = plural(side.tensors, "tensor")
+    if side.kind == "recording":
+        return [tensors, plural(side.elements, "element"), ""]
+    return [tensors, plural(side.elements, "parameter"), f"{side.trainable:,} trainable"]
 
 
 def tally(totals: Totals) -> str:
@@ -191,6 +189,11 @@ def part_of(comparison: Comparison, candidate: Side) -> Comparison:
 def finding_about(comparison: Comparison, finding: Finding) -> str:
     """Return which candidate a finding is about, where there are several."""
     return finding.candidate if len(comparison.candidates) > 1 else ""
+
+
+def sentence(text: str) -> str:
+    """Return text that ends as a sentence does, for what stands in a row with others."""
+    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
 
 
 def name(text: str) -> str:
@@ -328,6 +331,7 @@ def rounded_up(value: float) -> str:
 
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield what the reader should know besides the numbers, ready to print."""
+    yield from nothing.ways_out(comparison)
     yield from map(printable, comparison.notes)
     yield from (f"reference: {printable(note)}" for note in comparison.reference.notes)
     for side in comparison.candidates:

@@ -52,6 +52,13 @@ def test_a_permuted_tensor_does_not_pass_by_its_statistics(tmp_path):
     assert result.exit_code == 1
 
 
+def test_a_sketch_of_all_elements_tells_places_in_the_tensor(tmp_path):
+    other = VALUES[:8, :8].copy()
+    other[3, 5] += 1
+    pair, _ = judged(tmp_path, VALUES[:8, :8], other, "sketch")
+    assert pair.metrics.max_abs_index == (3, 5)
+
+
 def test_a_sketch_that_agrees_is_close_at_best(tmp_path):
     pair, _ = judged(tmp_path, VALUES, VALUES + np.float32(1e-7), "sketch")
     assert pair.verdict is Verdict.CLOSE

@@ -258,12 +258,12 @@ def _ref(checker: Checker, event: TensorEvent, shards: _Shards, call: CallEvent 
 
 def _sketch(checker: Checker, event: TensorEvent, shards: _Shards) -> TensorRef:
     count = math.prod(event.shape)
-    shape = (sketch_positions(count).size,)
+    shape: tuple[int, ...] = (sketch_positions(count).size,)
     window = _stored(checker.recording, event, event.sketch, shape, shards)
     name, dtype = f"{event.site.name}#sketch", DTYPES[event.dtype]
-    whole = shape == (count,)
-    of, digest = (event.shape, event.digest) if whole else (shape, event.sketch_digest)
-    return TensorRef(name, shape, dtype, checker.data(window, Claim(name, event.shard or "", of, dtype, digest)))
+    whole = shape == (count,)  # then it is the tensor itself, and places in it are places in the tensor
+    shape, digest = (event.shape, event.digest) if whole else (shape, event.sketch_digest)
+    return TensorRef(name, shape, dtype, checker.data(window, Claim(name, event.shard or "", shape, dtype, digest)))
 
 
 def _is_sound(tensor: TensorRef) -> bool:

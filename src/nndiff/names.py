@@ -6,9 +6,12 @@ import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from nndiff.dtypes import DType
 from nndiff.errors import UsageError
+
+if TYPE_CHECKING:
+    from nndiff.dtypes import DType  # brings NumPy, which a command line that only says no can do without
 
 # What wrappers put around a model. The first kind stands anywhere in a path, because inner
 # modules are wrapped too; the second only in front, because models have parts of that name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Container, Iterable, Sequence
 from importlib import import_module
@@ -22,6 +23,8 @@ COMMANDS = {
     "report": "render a saved result again, in any format, at any tolerance",
     "demo": "the whole story on small built-in models",
 }
+
+_WITHOUT_MODELS = ("diff", "run", "show", "report")  # in this process
 
 _DESCRIPTION = """\
 nndiff is diff for neural networks: where two models stop being the same, whether it matters, and why.
@@ -107,9 +110,23 @@ def build_parser(full: Container[str] = COMMANDS) -> argparse.ArgumentParser:
     return parser
 
 
+def _import_numpy() -> None:
+    """Import NumPy without the threads of its linear algebra: they begin by spinning, and comparing needs none."""
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        return
+    os.environ[name] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[name]  # models run in other processes, with all that they are used to
+
+
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Return the options of the command that was asked for; only its module is imported."""
     command = next((word for word in words if not word.startswith("-")), "")
+    if command in _WITHOUT_MODELS:
+        _import_numpy()
     parser = build_parser(full=(command,))
     if command not in COMMANDS and words[:1] == [command]:
         parser.error(f"unknown command {command!r}{_meant(command, COMMANDS)}")

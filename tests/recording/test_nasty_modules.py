@@ -104,6 +104,40 @@ def test_outputs_without_tensors_are_not_lost(kind: str, type_name: str, tmp_pat
     assert [(event.site.name, event.type) for event in recording.values] == [("(model):output", type_name)]
 
 
+class Ambiguous(nn.Module):
+    """Modules and keys that are called as names of other sites are written."""
+
+    MODULES = ("x@1", "x:output", "x@1:output", "(model)", "x%401", "a b", "new\nline\x1b[31m", "<script>")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = linear()
+        for name in self.MODULES:
+            self.add_module(name, linear())
+
+    def forward(self, x: torch.Tensor) -> dict[Any, Any]:
+        x = self.x(self.x(x))
+        for name in self.MODULES:
+            x = getattr(self, name)(x)
+        return {"0": x + 1, 0: x + 2, "0~1": x + 3, "a#1": x + 4, "": {"b": x + 5}, "b": x + 6}
+
+
+def test_no_name_can_be_mistaken_for_another(tmp_path: Path) -> None:
+    found = record(Ambiguous(), X, path=tmp_path / "a.nnrec", backward=True, params=True)
+    tensors = found.source().tensors
+    modules = [ref.meta["module"] for ref in tensors.values() if ref.meta["slot"] == "output" and ref.meta["module"]]
+    assert modules == ["x", "x", *Ambiguous.MODULES]
+    assert [name for name, ref in tensors.items() if ref.meta["slot"] == "output"][1:6] == [
+        "x@1:output",
+        "x%401:output",
+        "x%3Aoutput:output",
+        "x%401%3Aoutput:output",
+        "%28model):output",
+    ]
+    final = [name.removeprefix("(model):output.") for name in tensors if name.startswith("(model):output")]
+    assert final == ["0", "0~1", "0~1~1", "a%231", "%.b", "b"]
+
+
 class KeywordsOnly(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -27,6 +27,16 @@ SLOTS = {
 }
 
 
+_MEANT_OTHERWISE = str.maketrans({"%": "%25", ":": "%3A", "@": "%40"})
+
+
+def _readable_in_one_way(owner: str) -> str:
+    """Return a path without what has a meaning in names: a module may be called `relu@2`, or as the model is."""
+    if owner.isidentifier() or not ("%" in owner or ":" in owner or "@" in owner or owner == ROOT):
+        return owner
+    return owner.translate(_MEANT_OTHERWISE) if owner != ROOT else ROOT.replace("(", "%28")
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Say where a tensor was taken."""
@@ -42,9 +52,8 @@ class Site:
     @property
     def name(self) -> str:
         """Return the name its tensor goes by: `encoder.layers.0.ffn@2:output.0`."""
-        owner = f"{self.module}.{self.tensor}" if self.module and self.tensor else self.module or self.tensor or ROOT
-        if owner == ROOT and self.module:
-            owner = f"{ROOT}'"  # a child of that very name is not the model
+        owner = f"{self.module}.{self.tensor}" if self.module and self.tensor else self.module or self.tensor
+        owner = _readable_in_one_way(owner) if owner else ROOT
         call = f"@{self.call}" if self.call else ""
         path = f".{self.path}" if self.path else ""
         return f"{owner}{call}:{self.slot}{path}" + (f"#{self.nth}" if self.nth else "")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nndiff.errors import SourceError
-from nndiff.recording.values import escape
+from nndiff.recording.values import escape, steps
 
 _DEEPEST = 24
 
@@ -20,7 +20,8 @@ def describe_inputs(
         if is_tensor(value):
             return {"event": keep(path, value)}
         if isinstance(value, Mapping):
-            return {"dict": {str(key): node(each, f"{path}.{escape(key)}") for key, each in value.items()}}
+            named = zip(value, steps(value.items()), strict=True)
+            return {"dict": {str(key): node(each, f"{path}.{step}") for key, (step, each) in named}}
         if isinstance(value, (list, tuple)):
             kind = "tuple" if isinstance(value, tuple) else "list"
             return {kind: [node(each, f"{path}.{number}") for number, each in enumerate(value)]}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain, count
 from typing import Any
 
 _DEEPEST = 24
@@ -24,8 +25,18 @@ class Unseen:
 
 
 def escape(key: object) -> str:
-    """Return one step of a path without dots, so that a path reads in one way only."""
-    return str(key)[:200].replace("%", "%25").replace(".", "%2E")
+    """Return one step of a path, not empty and without dots and hashes, so that a path reads in one way only."""
+    return str(key)[:200].replace("%", "%25").replace(".", "%2E").replace("#", "%23") or "%"
+
+
+def steps(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a container by steps of a path, all different: `0` and `"0"` may both be keys."""
+    used: set[str] = set()
+    for key, each in items:
+        bare = escape(key)
+        step = next(free for free in chain((bare,), (f"{bare}~{number}" for number in count(1))) if free not in used)
+        used.add(step)
+        yield step, each
 
 
 def flatten(value: Any, is_leaf: Callable[[Any], bool], objects: bool = False) -> Iterator[Leaf]:
@@ -49,15 +60,14 @@ def _walk(
     if items is None:
         yield from _inside(value, path, is_leaf, above) if objects else [(path, _unseen(value))]
         return
-    count = 0
-    for key, each in items:
-        count += 1
-        if count > _MOST:
+    seen = 0
+    for step, each in steps(items):
+        seen += 1
+        if seen > _MOST:
             yield path, Unseen(type(value).__name__, f"only the first {_MOST} items were looked into")
             return
-        step = escape(key)
         yield from _walk(each, f"{path}.{step}" if path else step, is_leaf, objects, (*above, id(value)))
-    if count == 0:
+    if seen == 0:
         yield path, Unseen(type(value).__name__, "empty")
 
 

@@ -46,7 +46,10 @@ class _Lost:
 def without_restructured(
     sites: Sequence[SitePair], leftovers: Sequence[Leftover], sources: tuple[Source, Source]
 ) -> tuple[Sequence[Leftover], tuple[Finding, ...]]:
-    """Return the leftovers, those in another form no longer counting, if nothing else would count."""
+    """Return the leftovers, those in another form no longer counting, if nothing else would count.
+
+    Parameters themselves are only recorded where somebody asked for them: then what was not compared is no pass.
+    """
     counting = [left for left in leftovers if left.counts]
     regions = Regions(_calls(sites))
     lost = [_lost(left, sources, regions) for left in counting if _owned(left, sources) and not left.unreached]
@@ -55,9 +58,11 @@ def without_restructured(
     excused += _in_another_form([each for each in lost if id(each) not in known], regions)
     if not excused or len(excused) < len(counting):
         return leftovers, ()
+    if any(each.tensor.meta["slot"] == "param" for each in excused):
+        return leftovers, (_finding(excused, harmless=False),)
     gone = {id(each.left) for each in excused}
     told = [replace(left, counts=False, hint=_HINT) if id(left) in gone else left for left in leftovers]
-    return told, (_finding(excused),)
+    return told, (_finding(excused, harmless=True),)
 
 
 def _calls(sites: Iterable[SitePair]) -> Paired:
@@ -128,7 +133,7 @@ def _elements(lost: Iterable[_Lost], side: str) -> int:
     return sum(each.tensor.count for each in lost if each.left.side == side)
 
 
-def _finding(excused: Sequence[_Lost]) -> Finding:
+def _finding(excused: Sequence[_Lost], harmless: bool) -> Finding:
     sides = [sum(each.left.side == side for each in excused) for side in ("reference", "candidate")]
     counts = f"{plural(sides[0], 'tensor')} of the reference and {sides[1]:,} of the candidate"
     return Finding(
@@ -137,5 +142,5 @@ def _finding(excused: Sequence[_Lost]) -> Finding:
         f"parameters in another form: {counts} have no partner and were not compared; all around them agrees",
         "compare the weights themselves with nndiff diff, after bringing them into one form",
         0.8,
-        harmless=True,
+        harmless,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from nndiff.align.sites import GUESSED
 from nndiff.findings.layout import Layout, layout_findings, layouts
-from nndiff.recorded import is_inner
+from nndiff.recorded import is_inner, is_owned
 from nndiff.restructured import without_restructured
 from nndiff.result import Finding, Leftover
 from nndiff.sites import SitePair, outside_agrees
@@ -52,9 +52,12 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     outputs = {_call(site) for site in failing if site.slot == "output" and site.pair.order not in standing.layouts}
     agreeing = {_call(site) for site in standing.sites if site.slot == "output" and site.passed} - outputs
     doubtful = {_fused_layer(site) for site in failing if site.slot == "output"} - {""}
+    confirmed = {_modules(site) for site in standing.sites if site.slot == "output" and _call(site) in agreeing}
 
     def explained(site: SitePair) -> bool:
-        guessed = GUESSED in site.pair.matched_by or _fused_layer(site) in doubtful
+        # of two modules that return the same, what they hold was not laid side by side by mistake
+        known = is_owned(site.reference) and _modules(site) in confirmed
+        guessed = (GUESSED in site.pair.matched_by and not known) or _fused_layer(site) in doubtful
         # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
         in_another_form = site.slot == "input" and _call(site) in agreeing
         return site.inside and (guessed or in_another_form or site.pair.order in standing.layouts)
@@ -71,6 +74,10 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
 
 def _call(site: SitePair) -> tuple[str, int]:
     return site.module, int(site.reference.meta["call"])
+
+
+def _modules(site: SitePair) -> tuple[str, str]:
+    return site.module, str(site.candidate.meta["module"])
 
 
 def _place(left: Leftover) -> tuple[str, str]:

@@ -16,8 +16,9 @@ from typing import Any
 from nndiff.align.calls import Call, Paired, calls_of
 from nndiff.align.fused import Fused, find_fused, pair_fused, pair_owned_parts
 from nndiff.align.hints import site_hints
+from nndiff.align.own import pair_own
 from nndiff.align.passes import pair_by_name
-from nndiff.align.plan import Alignment, Match, Tensors
+from nndiff.align.plan import Alignment, Tensors
 from nndiff.align.rules import Rename
 from nndiff.align.work import Work
 from nndiff.tensors import TensorRef
@@ -56,6 +57,7 @@ def align_sites(
     pair_owned_parts(work, *calls, known)
     _pair_owned(work)
     _pair_parametrised(work, known)
+    pair_own(work, _modules(same), _doubtful(work), GUESSED)
     return work.alignment(notes, site_hints)
 
 
@@ -226,9 +228,7 @@ def _only(digests: Mapping[str, str | None]) -> dict[str, str]:
 
 def _pair_followers(work: Work, same: Paired) -> None:
     """Pair what belongs to paired calls: gradients at outputs, inputs, parameters and their gradients."""
-    modules = {left: right for (left, _), (right, _) in same.items()}
-    partner = work.partners()
-    doubtful = {work.all_reference[each.reference].meta["module"] for each in work.matches.values() if _guessed(each)}
+    modules, partner, doubtful = _modules(same), work.partners(), _doubtful(work)
     keys = {_follower_key(work.all_candidate[name].meta): name for name in work.candidate}
     for name in list(work.reference):
         wanted = _partner_key(work.all_reference[name].meta, modules, same, partner)
@@ -238,8 +238,14 @@ def _pair_followers(work: Work, same: Paired) -> None:
             work.pair(name, other, f"its module, by {GUESSED}" if guess else "its module")
 
 
-def _guessed(match: Match) -> bool:
-    return GUESSED in match.matched_by
+def _modules(same: Paired) -> dict[str, str]:
+    return {left: right for (left, _), (right, _) in same.items()}
+
+
+def _doubtful(work: Work) -> set[str]:
+    """Return the modules of the reference that were paired by guess."""
+    guessed = (match.reference for match in work.matches.values() if GUESSED in match.matched_by)
+    return {str(work.all_reference[name].meta["module"]) for name in guessed}
 
 
 _OF_A_TENSOR = ("param", "param_grad", "buffer", "buffer_before")
@@ -272,7 +278,7 @@ def _pair_parametrised(work: Work, same: Paired) -> None:
 
     What such a computation returns is the parameter, and the gradient there is that of the parameter.
     """
-    modules = {left: right for (left, _), (right, _) in same.items()}
+    modules = _modules(same)
     for plain, computed in _computed(work, modules, candidate=False):
         work.pair(plain, computed, "parametrised")
     for plain, computed in _computed(work, {right: left for left, right in modules.items()}, candidate=True):

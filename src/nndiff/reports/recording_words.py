@@ -161,7 +161,15 @@ def closing(comparison: Comparison, view: Recorded) -> tuple[bool, str]:
         return False, "what was recorded agrees; the rest was never reached"
     if comparison.cut_off(view.candidate.label):
         return False, "what was recorded agrees; both recordings were cut off"
+    if all(pair.verdict.passed for pair in view.pairs):
+        return False, f"what was compared agrees; {alone(view)}"
     return False, "not all outputs match"
+
+
+def alone(view: Recorded) -> str:
+    """Return how many tensors have no partner, where that is a difference."""
+    many = sum(each.counts for each in view.leftovers)
+    return f"{wording.plural(many, 'tensor')} {'has' if many == 1 else 'have'} no partner"
 
 
 def cut_off(view: Recorded) -> str:

@@ -1,0 +1,130 @@
+"""Parameters that a module holds itself under another name: paired inside their module, and every pair says how."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import nndiff
+from nndiff.recording.record import record
+from nndiff.reports import ReportOptions, get_report
+
+INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+PLAIN = ("weight", "bias")
+
+
+class Affine(nn.Module):
+    """Hold its own parameters, under any names."""
+
+    def __init__(self, names, noise=0.0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        for name in names:
+            values = (torch.rand(4, generator=generator) + 0.5) * (1 + noise)
+            self.register_parameter(name, nn.Parameter(values))
+        self.names = names
+
+    def forward(self, x):
+        scale, shift = (self.get_parameter(name) for name in self.names)
+        return nn.functional.layer_norm(x, (4,)) * scale + shift
+
+
+class Gain(Affine):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self, names=PLAIN, root="pos", kind=Affine, modules=("fc", "norm"), noise=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        fc, norm = modules
+        self.add_module(fc, nn.Linear(4, 4))
+        self.add_module(norm, kind(names, noise))
+        self.register_parameter(root, nn.Parameter(torch.randn(1, 4)))
+        self.parts = [fc, norm, root]
+
+    def forward(self, x):
+        fc, norm, root = (getattr(self, name) for name in self.parts)
+        return norm(fc(x + root))
+
+
+def compared(tmp_path, other, **options):
+    sides = [
+        record(model, INPUT, path=tmp_path / name, **options) for name, model in (("one", Net()), ("other", other))
+    ]
+    return nndiff.compare(*sides)
+
+
+def how(result):
+    return {pair.reference_name.partition(":")[0]: pair.matched_by for pair in result.pairs if "param" in pair.slot}
+
+
+WHAT = {"gradients": {"backward": True}, "parameters": {"params": True}, "both": {"backward": True, "params": True}}
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("names", [("scale", "shift"), ("gamma", "beta"), ("b", "a")])
+def test_parameters_of_other_names_are_paired_inside_their_module(names, what, tmp_path):
+    result = compared(tmp_path, Net(names, root="positions"), **WHAT[what])
+    assert result.verdict == "identical"
+    assert not result.leftovers
+    assert how(result)["norm.weight"] == how(result)["pos"] == "its module, its name by content"
+
+
+def test_those_of_one_shape_that_differ_by_rounding_are_told_apart_by_their_statistics(tmp_path):
+    result = compared(tmp_path, Net(("b", "a"), noise=1e-6), backward=True)
+    assert result.verdict == "close"
+    assert {how(result)[name] for name in ("norm.weight", "norm.bias")} <= {
+        "its module, its name by content",
+        "its module, its name by shape",
+        "its module, its name by shape and statistics",
+    }
+    pairs = {pair.reference_name: pair.candidate_name for pair in result.pairs}
+    assert pairs["norm.weight:param_grad"] == "norm.b:param_grad"
+
+
+def scaled(model, name):
+    model.get_parameter(name).register_hook(lambda grad: grad * 1.5)
+    return model
+
+
+# the candidate, and the gradient of it that is wrong
+WRONG = {
+    "of another name": lambda: scaled(Net(("scale", "shift")), "norm.scale"),
+    "of the model itself": lambda: scaled(Net(root="positions"), "positions"),
+    "of another name, class and module": lambda: scaled(
+        Net(("scale", "shift"), kind=Gain, modules=("up", "ln")), "ln.scale"
+    ),
+    "of another module, not bit for bit": lambda: scaled(Net(kind=Gain, modules=("up", "ln"), noise=1e-7), "ln.weight"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_gradient_under_another_name_is_found(case, tmp_path):
+    result = compared(tmp_path, WRONG[case](), backward=True)
+    assert result.exit_code == 1
+    wanted = "pos:param_grad" if "itself" in case else "norm.weight:param_grad"
+    assert result.first_divergence["name"] == wanted
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("asked", [False, True])
+def test_parameters_in_another_form_are_no_pass_where_parameters_were_asked_for(asked, tmp_path):
+    def normed():
+        made = Net()
+        torch.nn.utils.weight_norm(made.fc)
+        return made
+
+    other = normed()
+    torch.nn.utils.remove_weight_norm(other.fc)
+    sides = [
+        record(model, INPUT, path=tmp_path / name, backward=True, params=asked)
+        for name, model in (("one", normed()), ("other", other))
+    ]
+    result = nndiff.compare(*sides)
+    assert result.exit_code == int(asked)
+    (finding,) = [each for each in result.findings if each.cause == "restructured"]
+    assert finding.harmless is not asked
+    text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
+    assert ("what was compared agrees; 6 tensors have no partner" in text) is asked

@@ -54,25 +54,40 @@ class Lost:
 
 
 def first_lost(sites: Sequence[SitePair], left: Left) -> Lost | None:
-    """Return the first gradient that one side lacks, in the order of the backward pass.
+    """Return the first gradient that one side lacks, if one does."""
+    found = [lost for number in (0, 1) for lost in lost_in(sites, left, number)]
+    return foremost(found) if found else None
+
+
+def foremost(found: Sequence[Lost]) -> Lost:
+    """Return the first in the order of the backward pass.
 
     Where nothing reaches the output of a module, that comes first: its parameters could have no gradient.
     """
-    found = [lost for number in (0, 1) for lost in _lost(sites, left[number], number)]
-    at_outputs = [lost for lost in found if lost.at_output]
-    return max(at_outputs or found, key=lambda lost: lost.order, default=None)
+    return max([lost for lost in found if lost.at_output] or found, key=lambda lost: lost.order)
 
 
-def _lost(sites: Sequence[SitePair], tensors: Sequence[TensorRef], number: int) -> Iterator[Lost]:
+def lost_in(sites: Sequence[SitePair], left: Left, number: int) -> Iterator[Lost]:
     """Yield the gradients a side has alone: of parameters, and at the outputs of what holds them."""
     outputs = _outputs(sites, number)
-    reached = {each.meta["forward"]: each for each in tensors if each.meta["slot"] == "grad_output"}
-    owners = [each for each in tensors if each.meta["slot"] == "param_grad"]
-    found = [(tensor, output) for tensor in owners for output in outputs.get(tensor.meta["module"], ())[-1:]]
-    modules = {"", *(around for tensor in owners for around in _ancestry(str(tensor.meta["module"])))}
+    reached = {each.meta["forward"]: each for each in left[number] if each.meta["slot"] == "grad_output"}
+    owners = [(each, outputs.get(each.meta["module"], ())[-1:]) for each in left[number] if _of_parameter(each)]
+    found = [(tensor, site) for tensor, output in owners for _, site in output if not _renamed(site, left, number)]
+    modules = {"", *(around for tensor, _ in owners for around in _ancestry(str(tensor.meta["module"])))}
     at_outputs = [(order, site) for module in modules for order, site in outputs.get(module, ()) if order in reached]
     yield from (Lost(reached[order], SIDES[1 - number], site) for order, site in at_outputs)
-    yield from (Lost(tensor, SIDES[1 - number], site) for tensor, (_, site) in found)
+    yield from (Lost(tensor, SIDES[1 - number], site) for tensor, site in found)
+
+
+def _of_parameter(tensor: TensorRef) -> bool:
+    return bool(tensor.meta["slot"] == "param_grad")
+
+
+def _renamed(site: SitePair, left: Left, number: int) -> bool:
+    """Tell whether the partner of a module has gradients left too: of parameters in another form or of other names."""
+    partner = str((site.reference if number else site.candidate).meta["module"])
+    others = (str(each.meta["module"]) for each in left[1 - number] if _of_parameter(each))
+    return any(other == partner or other.startswith(f"{partner}.parametrizations.".lstrip(".")) for other in others)
 
 
 def _ancestry(module: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nndiff.divergence import Run
-from nndiff.lost import SIDES, first_lost, lost_why
+from nndiff.lost import SIDES, foremost, lost_in, lost_why
 from nndiff.names import plural
 from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Finding
@@ -27,14 +27,15 @@ def gradient_findings(run: Run) -> Iterator[Finding]:
 def _missing(run: Run) -> Iterator[Finding]:
     """Tell which gradients a side lacks, and why as far as that is known."""
     for number, side in enumerate(SIDES):
-        names = tuple(tensor.name for tensor in run.left[1 - number] if not is_inner(tensor))
-        lost = first_lost(run.sites, ((), run.left[1]) if number == 0 else (run.left[0], ()))
+        lost = list(lost_in(run.sites, run.left, 1 - number))
+        names = tuple(dict.fromkeys(each.tensor.name for each in lost if not is_inner(each.tensor)))
         if names:
-            first = f", first {lost.tensor.name}: {lost_why(lost, run.asking)}" if lost else ""
+            first = foremost(lost)
             yield Finding(
                 "gradients-missing",
                 names[:_LISTED],
-                f"the {side} lacks {plural(len(names), 'gradient')} that the {SIDES[1 - number]} has{first}",
+                f"the {side} lacks {plural(len(names), 'gradient')} that the {SIDES[1 - number]} has, first "
+                f"{first.tensor.name}: {lost_why(first, run.asking)}",
                 "look for detach(), .data, no_grad() and requires_grad; parameters of other names need --rename",
                 0.95,
             )

@@ -7,6 +7,7 @@ import gc
 import random
 import weakref
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,50 @@ def test_generators_of_randomness_are_seeded_and_put_back(tmp_path: Path) -> Non
     assert recording.meta["self_agreement"] == {
         "runs": 2, "agrees": True, "sites": len(recording.tensors), "disagreeing": 0, "names": [],
     }  # fmt: skip
+
+
+class OwnGenerator(nn.Module):
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.fc = linear()
+        self.fc.own = own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = self.fc.own[0] if isinstance(self.fc.own, list) else self.fc.own
+        if isinstance(own, torch.Generator):
+            return self.fc(x + torch.rand(1, generator=own))
+        return self.fc(x + (own.random() if hasattr(own, "random") else own.rand()))
+
+
+OWN: list[Callable[[], Any]] = [
+    torch.Generator,
+    lambda: [torch.Generator()],
+    np.random.default_rng,
+    np.random.RandomState,
+    random.Random,
+]
+
+
+@pytest.mark.parametrize("make", OWN)
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_generators_of_the_models_own_are_told_and_put_back(
+    make: Callable[[], Any], repeat: int, tmp_path: Path
+) -> None:
+    model = OwnGenerator(make())
+    one, other = (record(model, X, path=tmp_path / f"{name}.nnrec", repeat=repeat) for name in "ab")
+    assert np.array_equal(numbers(one, "fc:output"), numbers(other, "fc:output")), "it was put back"
+    (warning,) = [each for each in one.warnings if "generator" in each]
+    assert warning.startswith("random numbers are drawn from 1 generator (fc.own) of the model's own")
+    assert ("--repeat 2 (repeat=2) tells" in warning) == (repeat == 1)
+    assert any("does not agree with itself" in each for each in one.warnings) == (repeat == 2)
+
+
+def test_generators_that_are_not_used_are_not_told(tmp_path: Path) -> None:
+    class Idle(OwnGenerator):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x)
+
+    assert record(Idle(torch.Generator()), X, path=tmp_path / "a.nnrec").warnings == ()
 
 
 class Restless(nn.Module):

@@ -154,6 +154,7 @@ def _run_all(
     writer.meta |= facts.meta
     writer.meta["warnings"] += [
         *_about_draws(facts, writer.meta["dropout_active"], setting),
+        *_about_generators(state.generators.used(), setting),
         *facts.warnings,
         *keep_notes(writer.keep, plan.names, writer.digests),
     ]
@@ -170,6 +171,16 @@ def _about_draws(facts: Facts, dropping: Sequence[str], setting: _Setting) -> It
         f"the forward pass draws random numbers though {known} ({what}): another implementation may draw them in "
         "another order"
     )
+
+
+def _about_generators(names: list[str], setting: _Setting) -> Iterator[str]:
+    """Yield a warning where numbers came from a generator that the seed does not reach."""
+    if names:
+        told = "" if setting.repeat > 1 else "; --repeat 2 (repeat=2) tells whether the model agrees with itself"
+        yield (
+            f"random numbers are drawn from {counted(names, 'generator')} of the model's own, which no seed of ours "
+            f"reaches: a comparison cannot be exact unless both sides seed it alike{told}"
+        )
 
 
 def _repeat(

@@ -1,4 +1,4 @@
-"""Leave a model as it was: mode, buffers, gradients, parameters."""
+"""Leave a model as it was: mode, buffers, gradients, parameters, generators of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch.nn.parameter import is_lazy
 
+from nndiff.recording.generators import OwnGenerators
 from nndiff.recording.native import native
 from nndiff.recording.torch_tensors import memory_of
 
@@ -21,6 +22,7 @@ class State:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.mode = mode_of(model)
+        self.generators = OwnGenerators(model)
         self._model = model
         self._training = [(module, getattr(module, "training", None)) for module in model.modules()]
         self._parameters = [(name, each) for name, each in model.named_parameters() if not is_lazy(each)]
@@ -64,7 +66,10 @@ class State:
         return [name for name, each, copy in held if copy is not None and not _equal(copy, each)]
 
     def restore(self, keep_modes: bool = False) -> list[str]:
-        """Put everything back, but the modes if they are to stay; return the parameters that could not be."""
+        """Put everything back; return the parameters that could not be.
+
+        With `keep_modes`, for another run, the modes stay, and generators that no seed reaches go on as they would.
+        """
         lost = [name for name, each in self._parameters if name not in self._copies and self._is_written(name, each)]
         unequal = self._find_unequal() if self._unequal is None else self._unequal
         self._unequal = None
@@ -76,8 +81,10 @@ class State:
                 _restore_buffers(module, held)
         for parameter, grad in self._grads:
             parameter.grad = grad
-        for module, training in [] if keep_modes else self._training:
-            _set_training(module, training)
+        if not keep_modes:
+            self.generators.restore()
+            for module, training in self._training:
+                _set_training(module, training)
         return lost
 
 

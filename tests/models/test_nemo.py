@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from nndiff.errors import ModelError, SourceError
-from nndiff.models import Wishes, resolve
-from nndiff.models.nemo import MissingNemoError, _accept_masks, _carried_config, _is_checkpoint, inputs_for
+from nndiff.errors import ModelError, NndiffError, SourceError
+from nndiff.models import Wishes, nemo, resolve
+from nndiff.models.nemo import MissingNemoError, _carried_config, _is_checkpoint
+from nndiff.models.nemo_inputs import accept_masks, inputs_for
 from nndiff.models.nemo_loss import MaskedTokenLoss, loss_for
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -51,6 +54,29 @@ def test_a_part_of_nemo_that_is_missing_is_named():
     assert error.package == "nemo_toolkit"
     assert "'lhotse' is not installed" in str(error)
     assert INSTALL in str(error)
+
+
+@pytest.mark.parametrize(
+    ("target", "missing", "said"),
+    [
+        ("nemo.collections.speechlm2.models.SALM", "peft", 'not installed: pip install "nemo_toolkit[speechlm2]"'),
+        ("nemo.core.classes.Model", "lhotse", "'lhotse' is not installed: pip install \"nemo_toolkit[asr]\""),
+        ("nemo.collections.nlp.Bert", "nemo.collections.nlp", "this NeMo has no nemo.collections.nlp: another version"),
+        ("json.Nothing", "", "this NeMo has no class json.Nothing: another version of NeMo is needed"),
+    ],
+)
+def test_a_class_that_cannot_be_had_is_told_with_the_way_to_it(monkeypatch, target, missing, said):
+    def importing(name):
+        if missing:
+            raise ModuleNotFoundError(name=missing)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(nemo, "import_module", importing)
+    with pytest.raises(NndiffError) as told:
+        nemo._import_class("x.nemo", target)
+    assert said in str(told.value)
+    assert str(told.value).startswith("x.nemo: ")
+    assert told.value.exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["gone.nemo", "gone.ckpt"])
@@ -179,6 +205,51 @@ def test_models_that_need_more_say_what():
         inputs_for(Prompted(), 2, 800, 42)
 
 
+def declared(kind, *axes, optional=False):
+    return SimpleNamespace(elements_type=type(kind, (), {})(), axes=axes, optional=optional)
+
+
+def test_what_a_model_without_a_waveform_declares_is_shown_by_an_example():
+    class Vocoder(torch.nn.Module):
+        input_types = {"spec": declared("MelSpectrogramType", "B", "D", "T")}  # noqa: RUF012
+
+        def forward(self, spec): ...
+
+    class Speaking(torch.nn.Module):
+        def forward(self, text, durs=None, pitch=None, spec=None): ...
+
+    class Check:
+        input_override = True
+        input_types = {  # noqa: RUF012
+            "text": declared("TokenIndex", "B", "T"),
+            "pitch": declared("RegressionValuesType", "B", "T"),
+            "spec": declared("MelSpectrogramType", "B", "D", "T", optional=True),
+        }
+
+        def called(self): ...
+
+    Speaking.forward._self_wrapper = Check().called  # where NeMo's decorator keeps what it checks
+    with pytest.raises(ModelError, match=r"but spec: give its inputs with --input, for example --input 'spec=flo"):
+        inputs_for(Vocoder(), 2, 800, 42)
+    with pytest.raises(ModelError, match="but text, pitch and may take 2 more: give its inputs with --input") as told:
+        inputs_for(Speaking(), 2, 800, 42)
+    assert "--input 'text=int64[2,8]:1..8' --input 'pitch=float32[2,8]' or from a file" in str(told.value)
+
+
+def test_one_label_for_a_row_is_chosen_though_it_is_optional():
+    class Prompted(torch.nn.Module):
+        input_types = {  # noqa: RUF012
+            "prompt": declared("LabelsType", "B", "T", "D", optional=True),
+            "prompt_indices": declared("LabelsType", "B", optional=True),
+        }
+
+        def forward(self, input_signal=None, input_signal_length=None, prompt=None, prompt_indices=None): ...
+
+    made = inputs_for(Prompted(), 2, 800, 42)
+    assert list(made) == ["input_signal", "input_signal_length", "prompt_indices"]
+    assert made["prompt_indices"].tolist() == [0, 0]
+
+
 def test_a_masked_token_model_has_its_own_loss_and_others_have_none():
     loss = loss_for(Nest())
     assert isinstance(loss, MaskedTokenLoss)
@@ -196,7 +267,7 @@ def fed(**more):
 @pytest.mark.parametrize("shape", [(2, 4), (2, 1, 4), (2, 3, 4)])
 def test_a_mask_that_is_given_replaces_the_drawn_one(shape):
     model = Nest()
-    _accept_masks(model)
+    accept_masks(model)
     masks = torch.zeros(shape)
     masks[0, ..., 1] = 1
     features, used = model(**fed(masks=masks))
@@ -207,7 +278,7 @@ def test_a_mask_that_is_given_replaces_the_drawn_one(shape):
 
 def test_without_a_mask_the_model_draws_as_it_would_alone():
     plain, model = Nest(), Nest()
-    _accept_masks(model)
+    accept_masks(model)
     results = []
     for each in (plain, model):
         torch.manual_seed(0)
@@ -220,7 +291,7 @@ def test_without_a_mask_the_model_draws_as_it_would_alone():
 
 def test_a_given_mask_leaves_the_random_numbers_after_it_in_step():
     model = Nest()
-    _accept_masks(model)
+    accept_masks(model)
     after = []
     for more in ({"apply_mask": True}, {"masks": torch.ones(2, 4)}):
         torch.manual_seed(0)
@@ -231,7 +302,7 @@ def test_a_given_mask_leaves_the_random_numbers_after_it_in_step():
 
 def test_a_saved_apply_mask_is_a_tensor_and_means_the_same():
     model = Nest()
-    _accept_masks(model)
+    accept_masks(model)
     assert model(**fed(apply_mask=torch.tensor(True)))[1] is not None
     assert model(**fed(apply_mask=torch.tensor(False)))[1] is None
     assert model(**fed())[1] is None
@@ -239,6 +310,6 @@ def test_a_saved_apply_mask_is_a_tensor_and_means_the_same():
 
 def test_a_mask_of_another_length_is_refused():
     model = Nest()
-    _accept_masks(model)
+    accept_masks(model)
     with pytest.raises(ModelError, match=r"masks of the shape \(2, 5\) do not fit features of \(2, 3, 4\)"):
         model(**fed(masks=torch.ones(2, 5)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nndiff.errors import ModelError
-from nndiff.models.nemo import _accept_labels, inputs_for
+from nndiff.models.nemo_inputs import accept_labels, accept_speakers, inputs_for
 from nndiff.models.nemo_loss import TrainingLoss, counting, loss_for
 
 
@@ -121,7 +122,7 @@ def test_audio_that_becomes_audio_has_the_signal_backwards_as_its_target():
 
 def test_labels_that_are_given_are_taken_and_the_forward_pass_does_not_see_them():
     model = Base()
-    _accept_labels(model)
+    accept_labels(model)
     targets, lengths = torch.tensor([[5], [6]]), torch.tensor([1, 0])
     model(input_signal=torch.zeros(2, 4), input_signal_length=torch.tensor([4, 4]), targets=targets)
     step(model, targets=targets, target_lengths=lengths)
@@ -169,6 +170,64 @@ def test_a_batch_that_has_a_class_is_one():
     assert batch.text.tolist() == [[1], [2]]
     assert batch.text_lens.tolist() == [1, 1]
     assert batch.prompt is None
+
+
+@dataclass
+class Batch:
+    names: list | None = None
+    audio: torch.Tensor | None = None
+    audio_lens: torch.Tensor | None = None
+    text: torch.Tensor | None = None
+    text_lens: torch.Tensor | None = None
+    more: torch.Tensor | None = None
+
+
+def test_a_batch_that_is_annotated_as_a_class_is_one_and_its_tensors_are_told_by_their_order():
+    class Annotated(Base):
+        def training_step(self, batch: Batch, number):
+            self.batch = batch
+            return self.forward()[0].sum()
+
+    batch = step(Annotated(), targets=torch.tensor([[1], [2]])).batch
+    assert batch.audio.shape == (2, 4)
+    assert batch.audio_lens.tolist() == [4, 4]
+    assert batch.text.tolist() == [[1], [2]]
+    assert batch.text_lens.tolist() == [1, 1]
+    assert (batch.names, batch.more) == (None, None)
+
+
+def test_a_signal_without_a_length_is_as_long_as_it_is():
+    model = Base()
+    fed = {"input_signal": torch.zeros(2, 4)}
+    loss_for(model)(model, fed, (model.fc(fed["input_signal"]), None))
+    assert (model.targets, model.lengths) == (None, None)
+
+
+class Talkers(Base):
+    """Be told who speaks by a method, as NeMo's model of many talkers is."""
+
+    def set_speaker_targets(self, spk_targets=None, bg_spk_targets=None):
+        self.told = [spk_targets, bg_spk_targets]
+
+    def forward(self, input_signal, input_signal_length):
+        return super().forward(input_signal[:, :4], input_signal_length)
+
+
+def test_a_model_of_many_talkers_is_told_who_speaks_by_keywords_and_again_in_its_training_step():
+    made = inputs_for(Talkers(), 2, 480, 42)
+    assert made["spk_targets"].tolist() == [[0, 1, 0], [1, 0, 1]]
+    assert made["bg_spk_targets"].tolist() == [[1, 0, 1], [0, 1, 0]]
+    model = Talkers()
+    accept_speakers(model)
+    output = model(**made)
+    assert model.told == [made["spk_targets"], made["bg_spk_targets"]]
+    TrainingLoss()(model, made, output)
+    assert model.more == model.told
+    model.told = []
+    fed = {name: made[name] for name in ("input_signal", "input_signal_length")}
+    TrainingLoss()(model, fed, model(**fed))
+    assert model.told == [], "who is not given is not told"
+    assert model.more == [None, None]
 
 
 def test_models_that_run_their_optimisers_themselves_have_no_loss():

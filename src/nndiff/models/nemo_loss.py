@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -72,6 +73,12 @@ def classes_of(model: Any) -> int | None:
     return size or next((len(each) for each in tables if each), None)
 
 
+def speaker_keys(model: Any) -> list[str]:
+    """Return the names by which a model of many talkers is told who speaks; of others, none."""
+    told = getattr(model, "set_speaker_targets", None)
+    return list(inspect.signature(told).parameters) if callable(told) else []
+
+
 def kind_of(declared: Any) -> str:
     """Return the name of a declared type's elements: AudioSignal, LabelsType, ..."""
     return type(getattr(declared, "elements_type", None)).__name__
@@ -121,19 +128,24 @@ def _target_signal(given: dict[Any, Any]) -> Any:
 
 def _batch(model: Any, given: dict[Any, Any], targets: Any, lengths: Any) -> Any:
     """Return a batch as the model's training step takes it: signal, targets and their lengths."""
-    fed = [value for name, value in given.items() if name not in LABEL_KEYS]
+    signal, *rest = (value for name, value in given.items() if name not in LABEL_KEYS)
+    first = (signal, rest[0] if rest else _whole_length(signal), targets, lengths)
     named = _named_batch(model)
     if named is not None:
         made, fields = named
         # the fields come in the order of the tuple that other models take; what follows is left out
-        return made(**(dict.fromkeys(fields) | dict(zip(fields, (*fed[:2], targets, lengths), strict=False))))
+        return made(**(dict.fromkeys(fields) | dict(zip(fields, first, strict=False))))
     declared = getattr(model, "input_types", None) or {}
     more = [
         value
         for name, value in given.items()
         if name not in (*LABEL_KEYS, "transcript") and kind_of(declared.get(name)) == "LabelsType"
     ]
-    return (*fed[:2], targets, lengths, *more)
+    return (*first, *more, *(given.get(name) for name in speaker_keys(model)))
+
+
+def _whole_length(signal: torch.Tensor) -> torch.Tensor:
+    return torch.full(signal.shape[:1], signal.shape[-1], device=signal.device)
 
 
 def _named_batch(model: Any) -> tuple[Any, list[str]] | None:
@@ -141,8 +153,22 @@ def _named_batch(model: Any) -> tuple[Any, list[str]] | None:
     try:
         schema = model.oomptimizer_schema
     except AttributeError:  # models of characters inherit one that asks for a tokenizer
+        schema = {"cls": tuple}
+    if schema["cls"] is not tuple:
+        return schema["cls"], [each["name"] for each in schema["inputs"]]
+    annotated = _annotated_batch(type(model).training_step)
+    if not dataclasses.is_dataclass(annotated):
         return None
-    return None if schema["cls"] is tuple else (schema["cls"], [each["name"] for each in schema["inputs"]])
+    return annotated, [each.name for each in dataclasses.fields(annotated) if "Tensor" in str(each.type)]
+
+
+def _annotated_batch(step: Callable[..., Any]) -> Any:
+    """Return what a training step says its batch is."""
+    try:
+        asked = inspect.signature(step, eval_str=True)
+    except NameError:  # imported for the type checker alone
+        asked = inspect.signature(step)
+    return next((each.annotation for each in list(asked.parameters.values())[1:]), None)  # after self
 
 
 @contextlib.contextmanager

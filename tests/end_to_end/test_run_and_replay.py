@@ -145,6 +145,32 @@ def test_a_recording_killed_before_its_inputs_were_kept_says_so(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_an_environment_stands_for_its_interpreter(nets, tmp_path):
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "env/bin/python").write_text(f'#!/bin/sh\necho ran > {tmp_path}/ran\nexec {sys.executable} "$@"\n')
+    (tmp_path / "env/bin/python").chmod(0o755)
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--cand-python", tmp_path / "env", "-q")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("/bin/true", "/bin/true ran and recorded nothing: is it a Python interpreter?"),
+        ("{folder}", "is a folder and no Python environment"),
+        ("{folder}/python", "cannot be run: no such file or directory"),
+        ("/bin/false", "could not be recorded by /bin/false: its process ended with status 1"),
+    ],
+)
+def test_what_is_no_interpreter_is_told(nets, tmp_path, python, words):
+    python = python.format(folder=tmp_path)
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--ref-python", python)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["absent.nnrec", "absent.pt", "absent.safetensors", "dir/absent", "absent.nemo"])
 def test_a_file_that_is_missing_is_told_as_such(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

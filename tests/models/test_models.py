@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from end_to_end.zoo import ZOO, built
+from nndiff.commands import main
 from nndiff.commands import record as command
 from nndiff.errors import ModelError, NndiffError, SourceError, UsageError
 from nndiff.models import Wishes, resolve
@@ -292,11 +293,21 @@ def test_checkpoints_that_do_not_fit_say_all_of_it(tmp_path: Path) -> None:
         load_checkpoint(model, str(tmp_path / "a.pt"), partial=True)
 
 
+def test_what_is_noted_of_a_checkpoint_stands_in_the_recording(file: Path, tmp_path: Path) -> None:
+    """A comparison that follows must tell it too, not only the command that recorded."""
+    state = {name: value.double() for name, value in resolve(str(file)).model.state_dict().items()}
+    torch.save(state, tmp_path / "a.pt")
+    arguments = ["record", str(file), "-o", str(tmp_path / "a.nnrec"), "--ckpt", str(tmp_path / "a.pt"), "-q"]
+    assert main(arguments) == 0
+    (note,) = open_recording(tmp_path / "a.nnrec").warnings
+    assert note.startswith("cast to the model's dtype: 2 tensors of a.pt (")
+
+
 def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
     state = {name: value.double() for name, value in net().state_dict().items() if name.startswith("0.")}
     torch.save({**state, "extra": torch.ones(1)}, tmp_path / "a.pt")
     notes = load_checkpoint(net(), str(tmp_path / "a.pt"), partial=True)
-    path = tmp_path / "a.pt"
+    path = "a.pt"
     assert [note.partition(" (")[0] for note in notes] == [
         f"cast to the model's dtype: 2 tensors of {path}",
         f"not in {path}: 5 tensors of the model",

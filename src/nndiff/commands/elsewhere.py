@@ -32,16 +32,31 @@ def record_elsewhere(order: Order, who: str) -> Source:
     A process for each side even with one interpreter: two folders may both hold a `layers.py`, and a second
     import would silently give the first one's.
     """
-    python = order.python or sys.executable
+    python = _interpreter(order.python) if order.python else sys.executable
     command = [python, "-m", "nndiff", "record", order.model, "-o", order.output, "--overwrite", *order.options]
     with tempfile.TemporaryDirectory(prefix="nndiff-path-") as folder:
         try:
             done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True, check=False)
         except OSError as error:
             raise UsageError(f"{python} cannot be run: {(error.strerror or str(error)).lower()}") from None
+    by = f" by {python}" if order.python else ""
     if done.returncode != 0:
-        raise ModelError(f"the {who} {order.model} could not be recorded: {_reason(done.stderr, done.returncode)}")
+        raise ModelError(f"the {who} {order.model} could not be recorded{by}: {_reason(done.stderr, done.returncode)}")
+    if not os.path.isdir(order.output):
+        raise UsageError(f"{python} ran and recorded nothing: is it a Python interpreter?")
     return replace(open_source(order.output), label=order.model)
+
+
+def _interpreter(path: str) -> str:
+    """Return the interpreter that is meant; the folder of an environment stands for its own."""
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path):
+        return path
+    found = [os.path.join(path, *inside) for inside in (("bin", "python"), ("Scripts", "python.exe"))]
+    for each in found:
+        if os.path.isfile(each):
+            return each
+    raise UsageError(f"{path} is a folder and no Python environment: it has no {os.path.join('bin', 'python')}")
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -154,6 +154,7 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
             deterministic=args.deterministic,
             overwrite=args.overwrite,
             label=prepared.label,
+            notes=prepared.notes,
         )
     return prepared, recording
 
@@ -175,7 +176,7 @@ def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
         lines.append(f"  {agreement['runs']} runs with one seed agree at all {plural(agreement['sites'], 'site')}")
     if meta.get("never_called"):
         lines.append(f"  never called: {counted(meta['never_called'], 'module')}")
-    lines += [f"  note: {note}" for note in (*spec.notes, *recording.notes)]
+    lines += [f"  note: {note}" for note in recording.notes]
     return lines + [f"  warning: {warning}" for warning in recording.warnings]
 
 

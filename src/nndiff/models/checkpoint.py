@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -36,7 +37,8 @@ def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False)
     with torch.no_grad():
         for name, ref in pairs.items():
             wanted[name].copy_(tensor_of(ref))
-    return _notes(path, pairs, wanted, missing, unused)
+    # by its bare name: what is noted stands in recordings, which know nothing of the machine they were made on
+    return _notes(os.path.basename(path.rstrip(os.sep)), pairs, wanted, missing, unused)
 
 
 def _pair(wanted: Mapping[str, torch.Tensor], held: Mapping[str, TensorRef]) -> tuple[dict[str, TensorRef], list[str]]:
@@ -76,7 +78,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _notes(
-    path: str,
+    file: str,
     pairs: Mapping[str, TensorRef],
     wanted: Mapping[str, torch.Tensor],
     missing: Sequence[str],
@@ -85,9 +87,9 @@ def _notes(
     notes = []
     cast = [name for name in pairs if f"torch.{pairs[name].dtype.name}" != str(wanted[name].dtype)]
     if cast:
-        notes.append(f"cast to the model's dtype: {plural(len(cast), 'tensor')} of {path} ({_some(cast)})")
+        notes.append(f"cast to the model's dtype: {plural(len(cast), 'tensor')} of {file} ({_some(cast)})")
     if missing:
-        notes.append(f"not in {path}: {plural(len(missing), 'tensor')} of the model ({_some(missing)})")
+        notes.append(f"not in {file}: {plural(len(missing), 'tensor')} of the model ({_some(missing)})")
     if unused:
-        notes.append(f"not used: {plural(len(unused), 'tensor')} of {path} ({_some(unused)})")
+        notes.append(f"not used: {plural(len(unused), 'tensor')} of {file} ({_some(unused)})")
     return notes

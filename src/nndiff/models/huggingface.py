@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nndiff.errors import ModelError
 from nndiff.models.spec import ModelSpec, Wishes
 from nndiff.models.user_code import user_code
+from nndiff.names import listed, plural
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
 
@@ -23,14 +28,43 @@ def build(folder: str, wishes: Wishes) -> ModelSpec:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 
+    _be_quiet(transformers)
     with user_code(f"reading {folder}/config.json"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     cls = _class(transformers, config)
     weighted = any(next(path.glob(pattern), None) for pattern in _WEIGHTS)
     with user_code(f"building {cls.__name__} from {folder}"):
-        model = cls.from_pretrained(folder, local_files_only=True) if weighted else cls(config)
-    notes = () if weighted else (f"{folder} holds no weights: they were drawn from the seed",)
-    return ModelSpec(model, f"hf:{folder}", _inputs(model, config, wishes), notes=notes)
+        model, notes = _loaded(cls, folder) if weighted else (cls(config), [_NO_WEIGHTS])
+    # eval as from_pretrained has it, whether there were weights or not
+    return ModelSpec(model.eval(), f"hf:{folder}", _inputs(model, config, wishes), notes=tuple(notes))
+
+
+_NO_WEIGHTS = "the folder holds no weights: they were drawn from the seed"
+
+
+def _be_quiet(transformers: Any) -> None:
+    """Leave the terminal to us: what matters of loading is told in notes, and trouble is one sentence."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+_NOT_FITTING = {
+    "missing_keys": "missing in the folder and drawn from the seed",
+    "mismatched_keys": "of another shape in the folder and drawn from the seed",
+    "unexpected_keys": "in the folder and not used",
+}
+
+
+def _loaded(cls: Any, folder: str) -> tuple[Any, list[str]]:
+    """Return the model with its weights, and what of them did not fit."""
+    model, found = cls.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    notes = []
+    for kind, told in _NOT_FITTING.items():
+        # of another shape: with both shapes
+        names = sorted(each[0] if isinstance(each, tuple) else str(each) for each in found.get(kind, ()))
+        if names:
+            notes.append(f"{plural(len(names), 'weight')} {told} ({listed(names)})")
+    return model, notes
 
 
 def _class(transformers: Any, config: Any) -> Any:
@@ -44,31 +78,40 @@ def _class(transformers: Any, config: Any) -> Any:
 
 
 def _inputs(model: Any, config: Any, wishes: Wishes) -> Callable[[], dict[str, Any]] | None:
-    """Return what makes inputs of the kind the model names as its main one."""
-    import torch
-
-    batch, length = wishes.batch_size or 2, wishes.seq_len
-    name = getattr(model, "main_input_name", "input_ids")
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-
-    def ids(steps: int) -> torch.Tensor:
-        return torch.randint(0, getattr(text, "vocab_size", 100), (batch, steps))
+    """Return what makes inputs of the kind the model names as its main one; a model of text and images gets both."""
+    main = getattr(model, "main_input_name", "input_ids")
+    taken = inspect.signature(type(model).forward).parameters
+    both = hasattr(config, "text_config") and hasattr(config, "vision_config")
+    names = [name for name in ("input_ids", "pixel_values") if both and name in taken] or [main]
 
     def make() -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        if name == "pixel_values":
-            size = getattr(config, "image_size", None) or 224
-            height, width = (size, size) if isinstance(size, int) else tuple(size)
-            made[name] = torch.randn(batch, getattr(config, "num_channels", 3), height, width)
-        elif name == "input_features":
-            frames = length or 2 * getattr(config, "max_source_positions", 50)
-            made[name] = torch.randn(batch, getattr(config, "num_mel_bins", 80), frames)
-        elif name == "input_values":
-            made[name] = torch.randn(batch, length or 16000)
-        else:
-            made[name] = ids(length or 16)
+        made = {name: _MAKERS.get(name, _ids)(config, wishes) for name in names}
         if getattr(config, "is_encoder_decoder", False):
-            made["decoder_input_ids"] = ids(min(length or 16, 16))
+            made["decoder_input_ids"] = _ids(config, replace(wishes, seq_len=min(wishes.seq_len or 16, 16)))
         return made
 
     return make
+
+
+def _ids(config: Any, wishes: Wishes) -> torch.Tensor:
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return torch.randint(0, getattr(text, "vocab_size", 100), (wishes.batch_size or 2, wishes.seq_len or 16))
+
+
+def _pixels(config: Any, wishes: Wishes) -> torch.Tensor:
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    return torch.randn(wishes.batch_size or 2, getattr(vision, "num_channels", 3), height, width)
+
+
+def _features(config: Any, wishes: Wishes) -> torch.Tensor:
+    frames = wishes.seq_len or 2 * getattr(config, "max_source_positions", 50)
+    return torch.randn(wishes.batch_size or 2, getattr(config, "num_mel_bins", 80), frames)
+
+
+def _waves(config: Any, wishes: Wishes) -> torch.Tensor:
+    return torch.randn(wishes.batch_size or 2, wishes.seq_len or 16000)
+
+
+_MAKERS = {"pixel_values": _pixels, "input_features": _features, "input_values": _waves}

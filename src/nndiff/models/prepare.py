@@ -18,7 +18,8 @@ from nndiff.recording.call import Inputs, as_inputs
 
 def prepare(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
     """Return the model with weights loaded and moved, and the inputs it is to be fed."""
-    notes = list(spec.notes)
+    # what the model says of its own weights is over where all of them are replaced
+    notes = [] if args.ckpt and not args.partial else list(spec.notes)
     if args.ckpt:
         notes += load_checkpoint(spec.model, args.ckpt, partial=args.partial)
     elif args.partial:

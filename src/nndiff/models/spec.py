@@ -45,6 +45,7 @@ def resolve(name: str, wishes: Wishes | None = None) -> ModelSpec:
     from nndiff.recording.determinism import seed_everything
 
     seed_everything(wishes.seed)  # weights that are drawn are drawn from the seed
+    _refuse_idle(name, wishes)
     if name.startswith(HUGGING_FACE):
         from nndiff.models import huggingface
 
@@ -55,9 +56,17 @@ def resolve(name: str, wishes: Wishes | None = None) -> ModelSpec:
         return nemo.build(name, wishes)
     from nndiff.models import python_file
 
-    if wishes.config is not None:
-        raise UsageError("--config belongs to .nemo and .ckpt models; a Python file reads what it needs by itself")
     return python_file.build(name, wishes)
+
+
+def _refuse_idle(name: str, wishes: Wishes) -> None:
+    """Refuse what this kind of model would not heed."""
+    restored = name.endswith((".nemo", ".ckpt")) and not name.startswith(HUGGING_FACE)
+    if wishes.config is not None and not restored:
+        own = "is in its folder" if name.startswith(HUGGING_FACE) else "is read by its file itself"
+        raise UsageError(f"--config belongs to .nemo and .ckpt models; the config of {name} {own}")
+    if wishes.variant is not None and (restored or name.startswith(HUGGING_FACE)):
+        raise UsageError(f"--variant belongs to models in Python files; {name} has no variants")
 
 
 def need_torch() -> None:

@@ -70,7 +70,7 @@ def _place(error: Exception, about: Any) -> str:
     frames = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)]
     own = [frame for frame in frames if _is_users(frame[0])]
     called = place_of(about) if about is not None and not own else ""
-    foreign = [frame for frame in frames if not frame[0].startswith((_OURS, "<", *_STANDARD))]
+    foreign = [frame for frame in frames if _is_installed(frame[0])]
     if called or not (own or foreign):
         return called
     file, line = (own or foreign)[-1]
@@ -80,6 +80,11 @@ def _place(error: Exception, about: Any) -> str:
 def _is_users(file: str) -> bool:
     """Tell whether code is neither ours nor Python's nor of an installed package."""
     return not (file.startswith((_OURS, "<", *_STANDARD)) or _INSTALLED.match(file))
+
+
+def _is_installed(file: str) -> bool:
+    """Tell whether code is of an installed package; those may lie in a folder of Python's own."""
+    return _INSTALLED.match(file) is not None and not file.startswith(_OURS)
 
 
 def _short(path: str) -> str:

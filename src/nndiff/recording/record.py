@@ -66,13 +66,15 @@ def record(
     deterministic: bool = False,
     overwrite: bool = False,
     label: str = "",
+    notes: Sequence[str] = (),
     shard_bytes: int = SHARD_BYTES,
 ) -> Recording:
     """Run a model and save what it did; the model, its gradients and all random states stay as they were.
 
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
     (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
-    else the `loss` of the output, else a projection of the output on fixed random numbers.
+    else the `loss` of the output, else a projection of the output on fixed random numbers. `notes` are kept
+    with the warnings.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
@@ -89,6 +91,7 @@ def record(
         seed_everything(seed)
         made = as_inputs(inputs)
         meta = _meta(model, setting, plan, label) | {"mode": state.mode, "inputs": _inputs_to_come(made)}
+        meta["warnings"] = [*notes, *meta["warnings"]]
         with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
             _run_all(model, made, writer, plan, setting, state)
     return open_recording(path)

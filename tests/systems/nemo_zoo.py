@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from nemo_zoo_audio import aligner, bridge, codec, enhancement, flow, predictive, score, speaking, vocoder
 from omegaconf import OmegaConf
 
 LABELS = list("abcdefgh ")
@@ -270,6 +271,11 @@ def contrastive(folder):
     return audio(decoder=decoder, loss=loss, spec_augment=augment)
 
 
+def voices(folder):
+    heads = {"speaker_embed_size": 16, "num_speakers": 4, "content_embed_size": 16}
+    return audio(downstream_heads={"task_names": ["speaker_verification", "content"], **heads})
+
+
 def masked_tokens(folder):
     books = {"num_classes": 64, "squeeze_single": False}
     return audio(
@@ -292,96 +298,30 @@ def masked_tokens(folder):
     )  # fmt: skip
 
 
-def spectra():
-    sizes = {"fft_length": 128, "hop_length": 64}
-    return {
-        "sample_rate": 16000,
-        "encoder": {"_target_": "nemo.collections.audio.modules.transforms.AudioToSpectrogram", **sizes},
-        "decoder": {"_target_": "nemo.collections.audio.modules.transforms.SpectrogramToAudio", **sizes},
-    }
+def hybrid_prompted(folder):
+    return {**hybrid_bpe(folder), "model_defaults": prompted(folder)["model_defaults"]}
 
 
-def enhancement(folder):
-    return {
-        **spectra(),
-        "mask_estimator": {
-            "_target_": "nemo.collections.audio.modules.masking.MaskEstimatorRNN",
-            "num_outputs": 1, "num_subbands": 65, "num_features": 16, "num_layers": 1, "bidirectional": True,
-        },
-        "mask_processor": {"_target_": "nemo.collections.audio.modules.masking.MaskReferenceChannel", "ref_channel": 0},
-        "loss": {"_target_": "nemo.collections.audio.losses.SDRLoss", "scale_invariant": True},
-        "metrics": {},
-    }  # fmt: skip
+def talkers(folder):
+    return {**rnnt_bpe(folder), "spk_kernel_type": "ff", "spk_kernel_layers": [0, 1], "add_bg_spk_kernel": True}
 
 
-def estimator(inputs):
-    return {
-        "_target_": "nemo.collections.audio.parts.submodules.ncsnpp.SpectrogramNoiseConditionalScoreNetworkPlusPlus",
-        "in_channels": inputs, "out_channels": 1, "conditioned_on_time": inputs > 1,
-        "num_resolutions": 2, "num_res_blocks": 1, "channels": [8, 8, 8], "attention_resolutions": [], "fir_size": 3
-    }  # fmt: skip
+def attention(folder):
+    drops = {"ffn_dropout": 0.1, "attn_score_dropout": 0.1, "attn_layer_dropout": 0.1}
+    block = {"num_layers": 1, "hidden_size": 24, "inner_size": 48, "num_attention_heads": 2, **drops}
+    return audio(
+        tokenizer=tokenizer(folder),
+        label_smoothing=0.0,
+        transf_encoder=block,
+        transf_decoder={**block, "max_sequence_length": 64, "embedding_dropout": 0.1, "pre_ln_final_layer_norm": True},
+        head={"num_layers": 1, "activation": "relu", "log_softmax": True, "dropout": 0.0, "use_transformer_init": True},
+        beam_search={"beam_size": 1, "len_pen": 0.0, "max_generation_delta": 20},
+    )
 
 
-def predictive(folder):
-    made = {**spectra(), "estimator": estimator(1), "normalize_input": True, "metrics": {}}
-    return {**made, "loss": {"_target_": "nemo.collections.audio.losses.MSELoss"}}
-
-
-def flow(folder):
-    base = "nemo.collections.audio.parts.submodules.flow"
-    return {
-        **spectra(),
-        "estimator": estimator(2),
-        "flow": {"_target_": f"{base}.OptimalTransportFlow", "sigma_start": 1.0, "sigma_end": 1e-4},
-        "sampler": {"_target_": f"{base}.ConditionalFlowMatchingEulerSampler", "num_steps": 2, "time_min": 1e-8,
-                    "time_max": 1.0},
-        "normalize_input": True, "p_cond": 0.9, "time_min": 1e-8, "time_max": 1.0,
-        "loss": {"_target_": "nemo.collections.audio.losses.MSELoss", "ndim": 4},
-        "metrics": {},
-    }  # fmt: skip
-
-
-def codec(folder):
-    tts = "nemo.collections.tts"
-    return {
-        "sample_rate": 16000,
-        "samples_per_frame": 16,
-        "loss_resolutions": [[64, 16, 64]],
-        "mel_loss_dims": [8],
-        "commit_loss_scale": 0.0,
-        "audio_encoder": {
-            "_target_": f"{tts}.modules.audio_codec_modules.HiFiGANEncoder",
-            "encoded_dim": 8, "base_channels": 8, "down_sample_rates": [4, 4],
-        },
-        "audio_decoder": {
-            "_target_": f"{tts}.modules.audio_codec_modules.HiFiGANDecoder",
-            "input_dim": 8, "base_channels": 16, "up_sample_rates": [4, 4],
-        },
-        "vector_quantizer": {
-            "_target_": f"{tts}.modules.audio_codec_modules.GroupFiniteScalarQuantizer",
-            "num_groups": 2, "num_levels_per_group": [5, 5, 5, 5],
-        },
-        "generator_loss": {"_target_": f"{tts}.losses.audio_codec_loss.GeneratorSquaredLoss"},
-        "discriminator_loss": {"_target_": f"{tts}.losses.audio_codec_loss.DiscriminatorSquaredLoss"},
-    }  # fmt: skip
-
-
-def vocoder(folder):
-    tts = "nemo.collections.tts"
-    return {
-        "preprocessor": {
-            "_target_": f"{ASR}.parts.preprocessing.features.FilterbankFeatures",
-            "sample_rate": 16000, "nfilt": 40, "n_window_size": 256, "n_window_stride": 64, "n_fft": 256,
-            "lowfreq": 0, "highfreq": 8000, "pad_to": 0, "log": True, "dither": 0.0,
-        },
-        "generator": {
-            "_target_": f"{tts}.modules.hifigan_modules.Generator",
-            "resblock": 1, "upsample_rates": [8, 8], "upsample_kernel_sizes": [16, 16],
-            "upsample_initial_channel": 16, "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3, 5]],
-            "initial_input_size": 40,
-        },
-        "train_ds": {"dataset": {"_target_": f"{tts}.data.dataset.VocoderDataset"}},
-    }  # fmt: skip
+def regression(folder):
+    decoder = {"_target_": f"{ASR}.modules.ConvASRDecoderClassification", "feat_in": 16, "num_classes": 1}
+    return audio(jasper(), is_regression_task=True, labels=[], decoder=decoder)
 
 
 ZOO = {
@@ -396,18 +336,39 @@ ZOO = {
     "prompted": (f"{ASR}.models.EncDecRNNTBPEModelWithPrompt", prompted),
     "hybrid": (f"{ASR}.models.EncDecHybridRNNTCTCModel", hybrid),
     "hybrid_bpe": (f"{ASR}.models.EncDecHybridRNNTCTCBPEModel", hybrid_bpe),
+    "hybrid_prompted": (f"{ASR}.models.EncDecHybridRNNTCTCBPEModelWithPrompt", hybrid_prompted),
+    "talkers": (f"{ASR}.models.EncDecMultiTalkerRNNTBPEModel", talkers),
+    "end": (f"{ASR}.models.asr_eou_models.EncDecRNNTBPEEOUModel", rnnt_bpe),
+    "hybrid_end": (f"{ASR}.models.asr_eou_models.EncDecHybridRNNTCTCBPEEOUModel", hybrid_bpe),
+    "attention": (f"{ASR}.models.EncDecTransfModelBPE", attention),
     "multitask": (f"{ASR}.models.EncDecMultiTaskModel", multitask),
     "speaker": (f"{ASR}.models.EncDecSpeakerLabelModel", speaker),
     "classification": (f"{ASR}.models.EncDecClassificationModel", classification),
     "frames": (f"{ASR}.models.EncDecFrameClassificationModel", frames),
+    "regression": (f"{ASR}.models.classification_models.EncDecRegressionModel", regression),
     "sortformer": (f"{ASR}.models.SortformerEncLabelModel", sortformer),
     "contrastive": (f"{ASR}.models.SpeechEncDecSelfSupervisedModel", contrastive),
     "masked_tokens": (f"{ASR}.models.EncDecMaskedTokenPredModel", masked_tokens),
     "enhancement": ("nemo.collections.audio.models.EncMaskDecAudioToAudioModel", enhancement),
     "predictive": ("nemo.collections.audio.models.PredictiveAudioToAudioModel", predictive),
     "flow": ("nemo.collections.audio.models.FlowMatchingAudioToAudioModel", flow),
+    "score": ("nemo.collections.audio.models.ScoreBasedGenerativeAudioToAudioModel", score),
+    "bridge": ("nemo.collections.audio.models.SchroedingerBridgeAudioToAudioModel", bridge),
     "codec": ("nemo.collections.tts.models.AudioCodecModel", codec),
     "vocoder": ("nemo.collections.tts.models.HifiGanModel", vocoder),
+    "speaking": ("nemo.collections.tts.models.FastPitchModel", speaking),
+    "aligner": ("nemo.collections.tts.models.AlignerModel", aligner),
+    "voices": ("nemo.collections.tts.models.ssl_tts.SSLDisentangler", voices),
+}
+
+# Those without a loss to be had, by the names of their classes: they run their optimisers themselves, or take no
+# waveform to make a batch of.
+GENERAL = {
+    "codec": "AudioCodecModel",
+    "voices": "SSLDisentangler",
+    "vocoder": "HifiGanModel",
+    "speaking": "FastPitchModel",
+    "aligner": "AlignerModel",
 }
 
 # Where a fault is planted: in parts that only the loss reaches too. Those not named here are only recorded.
@@ -421,16 +382,24 @@ PLANTED = {
     "prompted": "prompt_kernel.2",
     "hybrid": "ctc_decoder.decoder_layers.0",
     "hybrid_bpe": "joint.pred",
+    "hybrid_prompted": "prompt_kernel.0",
+    "talkers": "spk_kernels.1.0",
+    "end": "joint.pred",
+    "hybrid_end": "ctc_decoder.decoder_layers.0",
+    "attention": "transf_decoder._decoder.layers.0.third_sub_layer.dense_out",
     "multitask": "transf_decoder._decoder.layers.0.second_sub_layer.key_net",
     "speaker": "decoder._pooling.attention_layer.2",
     "classification": "encoder.encoder.1.mconv.1.conv",
     "frames": "decoder.layer0",
+    "regression": "encoder.encoder.2.mconv.1.conv",
     "sortformer": "transformer_encoder.layers.0.second_sub_layer.dense_in",
     "contrastive": "decoder_ssl.decoder_layers.2",
     "masked_tokens": "encoder.layers.1.conv.depthwise_conv",
     "enhancement": "mask_estimator.fc",
     "predictive": "estimator.ncsnpp.input_blocks.1.middle_conv",
     "flow": "estimator.ncsnpp.output_blocks.0.middle_conv",
+    "score": "estimator.ncsnpp.input_blocks.1.middle_conv",
+    "bridge": "estimator.ncsnpp.output_blocks.0.middle_conv",
 }
 
 
@@ -440,8 +409,9 @@ def build(name, folder):
     module, _, kind = target.rpartition(".")
     made = getattr(importlib.import_module(module), kind)
     state = importlib.import_module("nemo.utils.app_state").AppState()
-    state.is_model_being_restored = name == "vocoder"  # NeMo then leaves the dataset alone that its config must name
+    described = config(folder)
+    state.is_model_being_restored = "train_ds" in described  # NeMo then leaves the dataset alone that it must name
     try:
-        return made(cfg=OmegaConf.create({**config(folder), "target": target}), trainer=None)
+        return made(cfg=OmegaConf.create({**described, "target": target}), trainer=None)
     finally:
         state.is_model_being_restored = False

@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import random
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from nemo.collections.asr.parts.utils.asr_multispeaker_utils import get_ats_targets
 from nemo.core.classes import ModelPT
-from nemo_zoo import LABELS, PLANTED, ZOO, build
+from nemo_zoo import GENERAL, LABELS, PLANTED, ZOO, build
 
 OUT = Path(sys.argv[1])
 SAMPLES = 4000
@@ -46,11 +47,26 @@ def labels(columns, classes):
     return torch.tensor([[(row + column) % classes for column in range(columns)] for row in range(2)])
 
 
+# what models without a waveform are given
+GIVEN = {
+    "HifiGanModel": {"spec": torch.linspace(-2, 2, 1600).sin().reshape(2, 40, 20)},
+    "FastPitchModel": {"text": labels(8, 40) + 1, "durs": labels(8, 3) + 1, "pitch": labels(8, 5) / 4 - 0.5},
+    "AlignerModel": {
+        "spec": torch.linspace(-2, 2, 1200).sin().reshape(2, 20, 30),
+        "spec_len": torch.tensor([30, 26]),
+        "text": labels(8, 40) + 1,
+        "text_len": torch.tensor([8, 5]),
+    },
+}
+
+
 def inputs(model):
     """Return the inputs docs/nemo.md states."""
+    kind = type(model).__name__
+    if kind in GIVEN:
+        return GIVEN[kind]
     signal = 0.1 * torch.randn((2, SAMPLES), generator=torch.Generator().manual_seed(42))
     length = torch.full((2,), SAMPLES)
-    kind = type(model).__name__
     if kind == "SortformerEncLabelModel":
         return {"audio_signal": signal, "audio_signal_length": length}
     if kind == "AudioCodecModel":
@@ -58,10 +74,13 @@ def inputs(model):
     if "AudioToAudio" in kind:
         return {"input_signal": signal.reshape(2, 1, SAMPLES), "input_length": length}
     made = {"input_signal": signal, "input_signal_length": length}
-    if kind == "EncDecMultiTaskModel":
+    if kind == "EncDecMultiTalkerRNNTBPEModel":
+        turns = labels(SAMPLES // 160, 2).float()
+        model.set_speaker_targets(turns, 1 - turns)
+    if kind in ("EncDecMultiTaskModel", "EncDecTransfModelBPE"):
         tokens = labels(8, model.tokenizer.vocab_size)
         made |= {"transcript": tokens, "transcript_length": torch.tensor([8, 8])}
-    if kind == "EncDecRNNTBPEModelWithPrompt":
+    if kind.endswith("BPEModelWithPrompt"):
         made["prompt_indices"] = torch.tensor([0, 0])
     if kind == "EncDecMaskedTokenPredModel":
         made["apply_mask"] = True
@@ -102,6 +121,14 @@ def rnnt_loss(model, fed, output):
 
 def multitask_loss(model, fed, output):
     return model.loss(log_probs=output[0], labels=labels(9, model.tokenizer.vocab_size)[:, 1:], output_mask=None)
+
+
+def attention_loss(model, fed, output):
+    return model.transf_loss(log_probs=output[0], labels=labels(9, model.tokenizer.vocab_size)[:, 1:])
+
+
+def regression_loss(model, fed, output):
+    return model.loss(preds=output, labels=torch.tensor([0, 1]))
 
 
 def class_loss(model, fed, output):
@@ -151,16 +178,24 @@ LOSSES = {
     "prompted": rnnt_loss,
     "hybrid": rnnt_loss,
     "hybrid_bpe": rnnt_loss,
+    "hybrid_prompted": rnnt_loss,
+    "talkers": rnnt_loss,
+    "end": rnnt_loss,
+    "hybrid_end": rnnt_loss,
+    "attention": attention_loss,
     "multitask": multitask_loss,
     "speaker": class_loss,
     "classification": class_loss,
     "frames": frame_loss,
+    "regression": regression_loss,
     "sortformer": speakers_loss,
     "contrastive": contrastive_loss,
     "masked_tokens": masked_loss,
     "enhancement": signal_loss,
     "predictive": signal_loss,
     "flow": flow_loss,
+    "score": flow_loss,
+    "bridge": flow_loss,
 }
 
 
@@ -200,11 +235,13 @@ def one(name):
     seed_all(0)
     build(name, OUT).save_to(str(OUT / f"{name}.nemo"))
     record = ("record", OUT / f"{name}.nemo", "--backward", *SIZES)
-    if name not in PLANTED:
+    if name not in (*PLANTED, *GENERAL):
         return {"forward": command(*record[:2], *SIZES, "-o", OUT / f"{name}.nnrec"),
                 "backward": command(*record, "-o", OUT / f"{name}-backward.nnrec")}  # fmt: skip
     for mode in ("eval", "train"):
         np.savez(OUT / f"{name}-{mode}.npz", **truth(name, mode))
+    if name in GENERAL:
+        return general(name, record)
     plant(name)
     planted = ("record", OUT / f"{name}-planted.nemo", *record[2:])
     return {
@@ -212,6 +249,20 @@ def one(name):
         "again": command(*record, "-o", OUT / f"{name}-again.nnrec"),
         "train": command(*record, "--mode", "train", "-o", OUT / f"{name}-train.nnrec"),
         "planted": command(*planted, "-o", OUT / f"{name}-planted.nnrec"),
+    }
+
+
+def general(name, record):
+    """Record a model without a loss to be had, in both modes, and where it takes no waveform, without inputs too."""
+    given = GIVEN.get(GENERAL[name])
+    fed = ()
+    if given:
+        np.savez(OUT / f"{name}-given.npz", **{key: each.numpy() for key, each in given.items()})
+        fed = ("--input", OUT / f"{name}-given.npz")
+    return {
+        "forward": command(*record, "-o", OUT / f"{name}.nnrec"),
+        "eval": command(*record, *fed, "-o", OUT / f"{name}-eval.nnrec"),
+        "train": command(*record, *fed, "--mode", "train", "-o", OUT / f"{name}-train.nnrec"),
     }
 
 
@@ -232,7 +283,7 @@ def loss(model, inputs, output):
 """
 
 
-def ways_out():
+def ways_out(told):
     """Do what the messages advise: a Python file with a loss, inputs that are drawn, labels that are given."""
     (OUT / "tdt.py").write_text(WAY_OUT.format(path=str(OUT / "tdt.nemo")))
     fed = inputs(None) | {"targets": labels(3, 4) + 1, "target_lengths": torch.tensor([3, 2])}
@@ -240,7 +291,9 @@ def ways_out():
     ragged = inputs(None) | {"input_signal_length": torch.tensor([SAMPLES, 2600])}
     np.savez(OUT / "ragged.npz", **{name: each.numpy() for name, each in ragged.items()})
     ctc, spec = OUT / "ctc.nemo", "spec=float32[2,40,20]"
+    example = shlex.split(told.partition("for example ")[2].partition(" or from")[0])
     return {
+        "example": command("record", OUT / "speaking.nemo", "--backward", *example, "-o", OUT / "example.nnrec"),
         "ragged": command("record", ctc, "--backward", "--input", OUT / "ragged.npz", "-o", OUT / "ragged.nnrec"),
         "file": command("record", OUT / "tdt.py", "--backward", "-o", OUT / "file.nnrec"),
         "spec": command("record", OUT / "vocoder.nemo", "--backward", "--input", spec, "-o", OUT / "spec.nnrec"),
@@ -251,7 +304,7 @@ def ways_out():
 def main():
     torch.set_num_threads(1)  # models this small run no faster on two
     facts = {name: one(name) for name in ZOO}
-    facts["ways_out"] = ways_out()
+    facts["ways_out"] = ways_out(facts["speaking"]["forward"]["stderr"])
     (OUT / "facts.json").write_text(json.dumps(facts, indent=1))
 
 

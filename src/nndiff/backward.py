@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nndiff.bypass import bypassed
+from nndiff.handed import Handed, Tensors, around, holds, innermost, links
 from nndiff.names import plural
 from nndiff.recorded import is_gradient
-from nndiff.recording.events import Link
 from nndiff.scaled import Reach, common_factor
 from nndiff.sites import SitePair
-from nndiff.tensors import TensorRef
-
-Tensors = Mapping[int, TensorRef]  # every recorded tensor of a side by its order
 
 
 def first_gradient(sites: Iterable[SitePair]) -> SitePair | None:
@@ -40,9 +38,8 @@ def blamed(sites: Sequence[SitePair], site: SitePair, tensors: tuple[Tensors, Te
         return _own_parameter(sites, site)
     if site.slot != "grad_output":
         return None
-    good = {each.reference.meta.get("forward") for each in sites if each.slot == "grad_output" and each.passed}
-    later = [each for each in sites if each.slot == "output" and each.reference.meta["order"] in good]
-    return _taker(later, _Handed(site, *tensors)) or _next(later, site)
+    search = _Search(sites, site, Handed(site, *tensors))
+    return search.returned() or search.taker() or search.next()
 
 
 def _own_parameter(sites: Sequence[SitePair], site: SitePair) -> Blame | None:
@@ -54,110 +51,100 @@ def _own_parameter(sites: Sequence[SitePair], site: SitePair) -> Blame | None:
     return Blame(module, why, site.part)
 
 
-@dataclass(frozen=True)
-class _Handed:
-    """Know who was handed the output at which a gradient is out, and how."""
+class _Search:
+    """Look for who handed on a wrong gradient, among the calls that were handed a good one."""
 
-    site: SitePair
-    reference: Tensors
-    candidate: Tensors
+    def __init__(self, sites: Sequence[SitePair], site: SitePair, handed: Handed) -> None:
+        self._site, self._handed = site, handed
+        self._good = [each for each in sites if each.slot == "grad_output" and each.passed]
+        self._called = [each for each in sites if each.slot == "output"]
+        reached = {each.reference.meta.get("forward") for each in self._good}
+        self._later = [each for each in self._called if each.reference.meta["order"] in reached]
 
-    def taken(self, each: SitePair) -> bool:
-        """Tell whether a call of the reference took it, as it is or as a copy."""
-        return self._straight(each.reference, self.site.reference) or any(
-            self._copied(link) for link in _links(each.reference) if link.how == "equal"
-        )
+    def returned(self) -> Blame | None:
+        """Return the composite that returned the very output: the gradient it was handed is good."""
+        found = [each for each in self._later if holds(each, self._site) and self._handed.same(each)]
+        return self._after(found[0]) if found else None
 
-    def detour(self, each: SitePair) -> str:
-        """Return the sides on which code stands between the output and the call that takes it."""
-        sides = {
-            "reference": self._straight(each.reference, self.site.reference),
-            "candidate": self._straight(each.candidate, self.site.candidate),
-        }
-        return " and ".join(side for side, straight in sides.items() if not straight)
-
-    @staticmethod
-    def _straight(taker: TensorRef, gradient: TensorRef) -> bool:
-        made = gradient.meta.get("forward")
-        return made is not None and any(link.event == made for link in _links(taker))
-
-    def _copied(self, link: Link) -> bool:
-        made = self.reference.get(self.site.reference.meta.get("forward", -1))
-        copy = None if link.event is None else self.reference.get(link.event)
-        digest = None if made is None else made.meta.get("digest")
-        return digest is not None and copy is not None and copy.meta.get("digest") == digest
-
-
-def _taker(later: Sequence[SitePair], handed: _Handed) -> Blame | None:
-    takers = list(_innermost([each for each in later if handed.taken(each)]))
-    if not takers:
-        return None
-    here, names = _owner(handed.site), [_owner(each) for each in takers]
-    if len(takers) > 1:
-        told = ", ".join(names[:3]) + (f" and {plural(len(names) - 3, 'other')}" if len(names) > 3 else "")
-        why = f"the gradients at the outputs of {told}, which took it, are in tolerance, what they hand on is out"
-        return Blame(_around([each.module for each in takers]), why)
-    (taker,) = takers
-    sides = handed.detour(taker)
-    why = f"the gradient at the output of {names[0]} is in tolerance, that at {here}, whose output it takes, is out: "
-    if not sides:
+    def taker(self) -> Blame | None:
+        """Return what took the output, or what is around it where that may be to blame as well."""
+        all_takers = self._handed.takers(self._later)
+        takers = list(innermost(all_takers))
+        if not takers:
+            return None
+        past = bypassed(self._site, takers, self._good)
+        if past is not None:
+            what = f"what is out is the gradient at {_owner(past.gradient)}, {past.done} on a way past {_told(takers)}"
+            return Blame(around([*takers, past.gradient], self._called), f"{self._agree(takers)}; {what}")
+        sides = next((sides for sides in map(self._handed.detour, takers) if sides), "")
+        if sides:
+            return self._between(takers, [each for each in all_takers if not self._handed.detour(each)], sides)
+        if len(takers) == 1:
+            why = f"{self._agree(takers)}: its backward, or that of other code that takes the output of {self._here}"
+            return Blame(takers[0].module, why, takers[0].part)
         return Blame(
-            taker.module, f"{why}its backward, or that of other code that takes the output of {here}", taker.part
+            around(takers, self._called),
+            f"{self._agree(takers)}: what they hand on together, or what is done to it on the way",
         )
-    between = f"the backward of what the {sides} does between {here} and {names[0]}, or of {names[0]}"
-    return Blame(_around([handed.site.module, taker.module]), why + between)
+
+    def _between(self, takers: Sequence[SitePair], straight: Sequence[SitePair], sides: str) -> Blame:
+        """Return what is around the output and those that take it; a composite that takes it as it is, is enough."""
+        enough = [each for each in straight if all(holds(each, taker) for taker in takers)]
+        module = max((each.module for each in enough), key=len) if enough else self._around(takers)
+        told = _told(takers)
+        between = f"the backward of what is done between {self._here} and {told} in the {sides}, or of {told}"
+        return Blame(module, f"{self._agree(takers)}: {between}")
+
+    def _around(self, takers: Sequence[SitePair]) -> str:
+        return around([self._site, *takers], self._called)
+
+    def next(self) -> Blame | None:
+        """Return what the first good gradient after this one says, in order of execution.
+
+        It is at a composite that holds this module, or at a call whose input nobody knows the origin of: that may
+        come from here.
+        """
+        made = self._site.reference.meta.get("forward", -1)
+        after = (each for each in self._later if each.reference.meta["order"] > made)
+        found = next((each for each in after if holds(each, self._site) or _of_unknown_origin(each)), None)
+        if found is None:
+            return None
+        if holds(found, self._site):
+            return self._after(found)
+        there = _owner(found)
+        why = f"{self._ran_before(there)}: the backward of {there} or of what is done in between"
+        return Blame(self._around([found]), why)
+
+    def _after(self, composite: SitePair) -> Blame:
+        there = _owner(composite)
+        why = f"{self._ran_before(there)}: the backward of what {there} does after {self._here}"
+        return Blame(composite.module, why)
+
+    @property
+    def _here(self) -> str:
+        return _owner(self._site)
+
+    def _ran_before(self, there: str) -> str:
+        return (
+            f"the gradient at the output of {there} is in tolerance, that at {self._here}, which ran before it, is out"
+        )
+
+    def _agree(self, takers: Sequence[SitePair]) -> str:
+        one = len(takers) == 1
+        what = "gradient at the output" if one else "gradients at the outputs"
+        verb, took = ("is", "it takes") if one else ("are", "they take")
+        told = f"the {what} of {_told(takers)} {verb} in tolerance"
+        return f"{told}, that at {self._here}, whose output {took}, is out"
+
+
+def _told(takers: Sequence[SitePair]) -> str:
+    names = [_owner(each) for each in takers]
+    return ", ".join(names[:3]) + (f" and {plural(len(names) - 3, 'other')}" if len(names) > 3 else "")
 
 
 def _owner(site: SitePair) -> str:
     return site.pair.name.partition(":")[0]
 
 
-def _links(tensor: TensorRef) -> Sequence[Link]:
-    found: Sequence[Link] = tensor.meta.get("inputs", ())
-    return found
-
-
-def _innermost(takers: Sequence[SitePair]) -> Iterator[SitePair]:
-    """Yield those that have no other inside: of a composite and the module in it that took the same, the inner one."""
-    modules = {each.module for each in takers}
-    for each in takers:
-        prefix = each.module + "."
-        if each.module and not any(module.startswith(prefix) for module in modules):
-            yield each
-
-
-def _next(later: Sequence[SitePair], site: SitePair) -> Blame | None:
-    """Return what the first good gradient after this one says, in order of execution.
-
-    It is at a composite that holds this module, or at a call whose input nobody knows the origin of: that may
-    come from here.
-    """
-    made = site.reference.meta.get("forward", -1)
-    after = (each for each in later if each.reference.meta["order"] > made)
-    found = next((each for each in after if _holds(each, site) or _of_unknown_origin(each)), None)
-    if found is None:
-        return None
-    here, there = _owner(site), _owner(found)
-    why = f"the gradient at the output of {there} is in tolerance, that at {here}, which ran before it, is out: "
-    if _holds(found, site):
-        return Blame(found.module, f"{why}the backward of what {there} does after {here}")
-    return Blame(_around([site.module, found.module]), f"{why}the backward of {there} or of what is done in between")
-
-
-def _holds(outer: SitePair, site: SitePair) -> bool:
-    return bool(site.module) and site.module.startswith(f"{outer.module}." if outer.module else "")
-
-
 def _of_unknown_origin(site: SitePair) -> bool:
-    return any(link.how in ("own", "none") for link in _links(site.reference))
-
-
-def _around(modules: Sequence[str]) -> str:
-    """Return the innermost path that is around all of them."""
-    parts = [module.split(".")[:-1] for module in modules]
-    shared: list[str] = []
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        shared.append(names[0])
-    return ".".join(shared)
+    return any(link.how in ("own", "none") for link in links(site.reference))

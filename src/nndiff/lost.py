@@ -62,9 +62,16 @@ def first_lost(sites: Sequence[SitePair], left: Left) -> Lost | None:
 def foremost(found: Sequence[Lost]) -> Lost:
     """Return the first in the order of the backward pass.
 
-    Where nothing reaches the output of a module, that comes first: its parameters could have no gradient.
+    Where nothing reaches the output of a module, that comes first: its parameters could have no gradient. Of
+    several modules that return the very same, it is the outermost.
     """
-    return max([lost for lost in found if lost.at_output] or found, key=lambda lost: lost.order)
+    at_outputs = [lost for lost in found if lost.at_output]
+    if not at_outputs:
+        return max(found, key=lambda lost: lost.order)
+    first = min(at_outputs, key=lambda lost: int(lost.tensor.meta["order"]))
+    digest = first.output.reference.meta.get("digest")
+    same = [lost for lost in at_outputs if digest and lost.output.reference.meta.get("digest") == digest]
+    return max(same or [first], key=lambda lost: lost.order)
 
 
 def lost_in(sites: Sequence[SitePair], left: Left, number: int) -> Iterator[Lost]:
@@ -110,9 +117,14 @@ def _outputs(sites: Iterable[SitePair], number: int) -> dict[str, list[_Output]]
 
 
 def comes_before(lost: Lost, site: SitePair | None) -> bool:
-    """Tell whether a lost gradient comes before one that is out: its module ran later."""
+    """Tell whether a lost gradient comes before one that is out, in the backward pass of the side that has both."""
     made = None if site is None else site.reference.meta.get("forward")
-    return made is None or lost.order >= made
+    if site is None or made is None:
+        return True
+    if not lost.at_output:
+        return lost.order >= int(made)
+    there = site.reference if lost.missing_in == "candidate" else site.candidate
+    return int(lost.tensor.meta["order"]) < int(there.meta["order"])
 
 
 def lost_why(lost: Lost, asking: Asking) -> str:
@@ -122,5 +134,5 @@ def lost_why(lost: Lost, asking: Asking) -> str:
         return f"no gradient reaches it in the {side}: frozen, detached or not used there"
     if lost.is_asked_for(names):
         return f"no gradient reaches it in the {side}: detached there, or not used"
-    what = "no parameter of it nor of what is before it asks for one" if lost.at_output else "it is frozen"
-    return f"the {side} has no gradient of it: {what} there"
+    what = "nothing in it nor before it asks for one" if lost.at_output else "frozen, tied to another or not there"
+    return f"the {side} has no gradient of it: {what}"

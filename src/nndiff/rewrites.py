@@ -52,6 +52,7 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     outputs = {_call(site) for site in failing if site.slot == "output" and site.pair.order not in standing.layouts}
     agreeing = {_call(site) for site in standing.sites if site.slot == "output" and site.passed} - outputs
     doubtful = {_fused_layer(site) for site in failing if site.slot == "output"} - {""}
+    classes = {_modules(site): _classes(site) for site in standing.sites if site.slot == "output"}
     confirmed = {_modules(site) for site in standing.sites if site.slot == "output" and _call(site) in agreeing}
 
     def explained(site: SitePair) -> bool:
@@ -60,7 +61,8 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
         guessed = (GUESSED in site.pair.matched_by and not known) or _fused_layer(site) in doubtful
         # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
         in_another_form = site.slot == "input" and _call(site) in agreeing
-        return site.inside and (guessed or in_another_form or site.pair.order in standing.layouts)
+        lies_otherwise = site.pair.order in standing.layouts and not (known and _held_alike(site, classes))
+        return site.inside and (guessed or in_another_form or lies_otherwise)
 
     if not (failing and outside_agrees(standing.sites) and all(map(explained, failing))):
         return standing
@@ -78,6 +80,16 @@ def _call(site: SitePair) -> tuple[str, int]:
 
 def _modules(site: SitePair) -> tuple[str, str]:
     return site.module, str(site.candidate.meta["module"])
+
+
+def _classes(site: SitePair) -> tuple[str, str]:
+    return str(site.reference.meta.get("class")), str(site.candidate.meta.get("class"))
+
+
+def _held_alike(site: SitePair, classes: Mapping[tuple[str, str], tuple[str, str]]) -> bool:
+    """Tell whether two modules of one class hold a parameter of one shape: then it lies in both the same way."""
+    one, other = classes.get(_modules(site), ("", "?"))
+    return one == other and site.reference.shape == site.candidate.shape
 
 
 def _place(left: Leftover) -> tuple[str, str]:

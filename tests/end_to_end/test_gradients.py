@@ -68,8 +68,8 @@ def causes(result):
 
 # what is done between two layers of the reference, of the candidate, and what is said
 BETWEEN = {
-    "straight there": (lambda x: x, Slightly.apply, "what the candidate does between part.a and part.b, or of part.b"),
-    "a copy there": (torch.clone, Slightly.apply, "what the reference and candidate does between part.a and part.b"),
+    "straight there": (lambda x: x, Slightly.apply, "between part.a and part.b in the candidate, or of part.b"),
+    "a copy there": (torch.clone, Slightly.apply, "between part.a and part.b in the reference and the candidate"),
     "a function there": (torch.tanh, lambda x: Slightly.apply(torch.tanh(x)), "part.b or of what is done in between"),
 }
 
@@ -134,9 +134,9 @@ def detached(made):
 LOST = {
     no_grad: ("part:grad_output", 2, "detached there, or not used"),
     detached: ("(model):grad_output", 0, "detached there, or not used"),
-    all_frozen: ("(model):grad_output", 0, "no parameter of it nor of what is before it asks for one"),
-    frozen: ("stem:grad_output", 8, "no parameter of it nor of what is before it asks for one"),
-    frozen_weight: ("part.b.weight:param_grad", 9, "it is frozen there"),
+    all_frozen: ("(model):grad_output", 0, "nothing in it nor before it asks for one"),
+    frozen: ("stem:grad_output", 8, "nothing in it nor before it asks for one"),
+    frozen_weight: ("part.b.weight:param_grad", 9, "frozen, tied to another or not there"),
 }
 
 

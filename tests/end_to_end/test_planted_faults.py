@@ -213,6 +213,49 @@ def value_detached(m):
     around(m.encoder.layer[1].attention.self.value, after=lambda output: output.detach())
 
 
+def layer(m, attention=lambda x: x, residual=lambda x: x):
+    """Write the forward pass of a layer anew, with something done to what attention returns or to its residual."""
+
+    def forward(self, hidden_states, **kwargs):
+        kwargs.pop("use_cache", None)
+        attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+        hidden = residual(hidden_states) + attention(attended)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+    m.model.layers[1].forward = types.MethodType(forward, m.model.layers[1])
+
+
+def residual_detached(m):
+    layer(m, residual=torch.detach)
+
+
+def residual_scaled(m):
+    layer(m, residual=Slightly.apply)
+
+
+def attention_detached(m):
+    layer(m, attention=torch.detach)
+
+
+def norm_returned_otherwise(m):
+    plain = m.model.forward
+
+    def forward(*args, **kwargs):
+        found = plain(*args, **kwargs)
+        found.last_hidden_state = Slightly.apply(found.last_hidden_state)
+        return found
+
+    m.model.forward = forward
+
+
+def layer_detached(m):
+    around(m.model.layers[1], after=torch.detach)
+
+
+def gradient_turned(m):
+    m.model.layers[1].self_attn.q_proj.weight.register_hook(lambda grad: grad.t())
+
+
 def frozen(m):
     m.encoder.layer[1].intermediate.dense.weight.requires_grad_(False)
 
@@ -224,6 +267,12 @@ BACKWARD = {
     layer_backward: ("llama", "model.layers.1", "the backward of what model.layers.1 does"),
     weight_backward: ("bert", "encoder.layer.1.intermediate.dense", "that of its parameter is out"),
     key_input_detached: ("llama", "model.layers.1.self_attn", "q_proj, model.layers.1.self_attn.k_proj"),
+    residual_detached: ("llama", "model.layers.1", "cut off on a way past model.layers.1.input_layernorm"),
+    residual_scaled: ("llama", "model.layers.1", "multiplied by 1.1 on a way past model.layers.1.input_layernorm"),
+    attention_detached: ("llama", "model.layers.1.self_attn", "no gradient reaches it in the candidate"),
+    norm_returned_otherwise: ("llama", "model", "the backward of what model does after model.norm"),
+    layer_detached: ("llama", "model.layers.1", "no gradient reaches it in the candidate"),
+    gradient_turned: ("llama", "model.layers.1.self_attn.q_proj", "that of its parameter is out"),
     value_detached: ("bert", "encoder.layer.1.attention.self.value", "no gradient reaches it in the candidate"),
     frozen: ("bert", "encoder.layer.1.intermediate.dense", "the candidate has no gradient of it"),
 }

@@ -238,19 +238,20 @@ def test_models_that_run_their_optimisers_themselves_have_no_loss():
 
 
 @pytest.mark.parametrize(
-    ("said", "advice"),
+    ("error", "said", "advice"),
     [
-        ("no such label", "`targets` and `target_lengths` in --input"),
-        ("TDT needs CUDA", "its loss needs CUDA: give --device"),
+        (ValueError, "no such label", "`targets` and `target_lengths` in --input"),
+        (ValueError, "TDT needs CUDA", "its loss needs CUDA: give --device"),
+        (NotImplementedError, "not implemented for 'Half'", "leave --dtype or --backward out"),
     ],
 )
-def test_a_training_step_that_fails_is_told_with_the_way_out(said, advice):
+def test_a_training_step_that_fails_is_told_with_the_way_out(error, said, advice):
     class Failing(Base):
         def training_step(self, batch, number):
-            raise ValueError(said)
+            raise error(said)
 
     model = Failing()
-    with pytest.raises(ModelError, match=rf"training step of Failing fails \(ValueError: {said}\)") as told:
+    with pytest.raises(ModelError, match=rf"training step of Failing fails \({error.__name__}: {said}\)") as told:
         step(model)
     assert advice in str(told.value)
     assert "loss(model, inputs, output)" in str(told.value)

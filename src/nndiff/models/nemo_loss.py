@@ -204,4 +204,6 @@ def _trouble(model: Any, error: Exception) -> str:
     own = "record a Python file with model(), inputs() and loss(model, inputs, output)"
     if "CUDA" in text:  # the losses of some transducers exist for nothing else
         return f"{said}: its loss needs CUDA: give --device cuda, leave --backward out, or {own}"
+    if isinstance(error, NotImplementedError):  # of torch, for an element type: halves on the CPU
+        return f"{said}: leave --dtype or --backward out, or {own}"
     return f"{said}: give labels that fit, `targets` and `target_lengths` in --input FILE.npz, or {own}"

@@ -84,7 +84,13 @@ def test_a_model_that_listens_to_its_layers_runs_once_more():
         def is_interctc_enabled(self):
             return True
 
-    assert step(Inner()).forwards == 2
+        def forward(self, input_signal, input_signal_length, processed_signal=None):
+            self.processed = processed_signal
+            return super().forward(input_signal, input_signal_length)
+
+    model = step(Inner(), processed_signal="as it was fed", targets=torch.tensor([[1], [2]]))
+    assert model.forwards == 2
+    assert model.processed == "as it was fed"
 
 
 def test_one_class_for_each_row():

@@ -38,7 +38,7 @@ class TrainingLoss:
         given = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         batch = _batch(model, given, *_labels(model, given, output))
         try:
-            with _training(model, output):
+            with _training(model, given, output):
                 made = model.training_step(batch, 0)
         except NndiffError:
             raise
@@ -172,10 +172,13 @@ def _annotated_batch(step: Callable[..., Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _training(model: Any, output: Any) -> Iterator[None]:
+def _training(model: Any, given: dict[Any, Any], output: Any) -> Iterator[None]:
     """Let a training step run without a trainer, and its forward pass give what it gave already."""
+    forward, apart = model.forward, (*LABEL_KEYS, *speaker_keys(model))
+    fed = {name: value for name, value in given.items() if name not in apart}
+    listens = _listens(model)
     instead = {
-        "forward": model.forward if _listens(model) else lambda *args, **kwargs: output,
+        "forward": lambda *args, **kwargs: forward(**fed) if listens else output,
         "log": lambda *args, **kwargs: None,
         "log_dict": lambda *args, **kwargs: None,
         "_trainer": SimpleNamespace(global_step=0, current_epoch=0, log_every_n_steps=_NEVER, world_size=1),

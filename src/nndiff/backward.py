@@ -75,7 +75,8 @@ class _Search:
         past = bypassed(self._site, takers, self._good)
         if past is not None:
             what = f"what is out is the gradient at {_owner(past.gradient)}, {past.done} on a way past {_told(takers)}"
-            return Blame(around([*takers, past.gradient], self._called), f"{self._agree(takers)}; {what}")
+            inside = around([past.gradient], all_takers)  # a composite that takes it, and adds something to it
+            return Blame(inside or around([*takers, past.gradient], self._called), f"{self._agree(takers)}; {what}")
         sides = next((sides for sides in map(self._handed.detour, takers) if sides), "")
         if sides:
             return self._between(takers, [each for each in all_takers if not self._handed.detour(each)], sides)

@@ -34,7 +34,7 @@ class Run:
     reference: Mapping[int, TensorRef]  # every recorded tensor by its order
     candidate: Mapping[int, TensorRef]
     left: Left = ((), ())  # gradients that the other side lacks
-    asking: Asking = ((), ())
+    asking: Asking = (None, None)
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Run:
         return (forward.atol, forward.rtol) if forward else (0.0, 0.0)
 
     def _first_backward(self) -> SitePair | Lost | None:
-        found, lost = first_gradient(self.sites), first_lost(self.sites, self.left)
+        found, lost = first_gradient(self.sites), first_lost(self.sites, self.left, self.asking)
         if lost is not None and comes_before(lost, found):
             return lost
         return found or next((site for site in self.sites if not site.passed), None)

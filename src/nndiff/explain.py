@@ -8,7 +8,7 @@ from typing import Any
 
 from nndiff.divergence import Run, describe
 from nndiff.findings.runs_apart import module_tree, recording_findings
-from nndiff.lost import Lost
+from nndiff.lost import Asked, Lost
 from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Comparison, Finding, Leftover
 from nndiff.rewrites import without_rewrites
@@ -64,11 +64,15 @@ def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[Tens
     return [tensor for tensor in tensors if is_gradient(tensor)]
 
 
-def _asking(source: Source) -> list[str] | None:
-    """Return the names of the gradients a side asks for, where those it got none of were noted."""
-    if source.meta.get("producer") != "nndiff.record":
+def _asking(source: Source) -> Asked | None:
+    """Return what a side asks gradients for, where what it got none of was noted."""
+    silent = source.meta.get("without_gradient", [])
+    if source.meta.get("producer") != "nndiff.record" or not isinstance(silent, list):
         return None
-    return [name for name in (*source.others, *source.tensors) if name.endswith(":param_grad")]
+    tensors = _by_order(source)
+    reached = (tensors.get(each.meta["forward"]) for each in tensors.values() if each.meta["slot"] == "grad_output")
+    names = (name for name in (*source.others, *source.tensors) if name.endswith(":param_grad"))
+    return Asked(frozenset(names), frozenset((*map(str, silent), *(each.name for each in reached if each))))
 
 
 def _by_order(source: Source) -> dict[int, TensorRef]:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
 
 Left = tuple[Sequence[TensorRef], Sequence[TensorRef]]  # gradients of the reference and of the candidate alone
-# names of the gradients of parameters that each side asks for, got or not; None where nobody noted them
-Asking = tuple[Collection[str] | None, Collection[str] | None]
 
 SIDES = ("reference", "candidate")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Hold what a side asks gradients for, whether it got them or not."""
+
+    parameters: Collection[str]  # names of their gradients
+    outputs: Collection[str]
+
+
+Asking = tuple[Asked | None, Asked | None]  # None where nobody noted it
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,7 @@ class Lost:
     tensor: TensorRef
     missing_in: str  # reference or candidate
     output: SitePair  # what its module returned
+    since: int = -1  # when the first that is lost was reached on the side that has it
 
     @property
     def order(self) -> int:
@@ -34,44 +44,75 @@ class Lost:
         return bool(self.tensor.meta["slot"] == "grad_output")
 
     @property
-    def other_name(self) -> str:
-        """Return the name it would have on the side that lacks it."""
-        here, there = self._modules
-        return f"{there}.{self.tensor.name.removeprefix(f'{here}.')}".lstrip(".") if here else self.tensor.name
-
-    def is_asked_for(self, names: Collection[str]) -> bool:
-        """Tell whether the side that lacks it asks for it: of a module, for that of a parameter in it."""
-        if not self.at_output:
-            return self.other_name in names
-        prefix = f"{self._modules[1]}.".lstrip(".")
-        return any(name.startswith(prefix) for name in names)
+    def there(self) -> TensorRef:
+        """Return what its module returned on the side that lacks it."""
+        return self.output.candidate if self.missing_in == "candidate" else self.output.reference
 
     @property
-    def _modules(self) -> tuple[str, str]:
-        """Return the module on the side that has it, and on the one that lacks it."""
-        one, other = str(self.output.reference.meta["module"]), str(self.output.candidate.meta["module"])
-        return (one, other) if self.missing_in == "candidate" else (other, one)
+    def module(self) -> str:
+        """Return its module by the name of the side that lacks it."""
+        return str(self.there.meta["module"])
+
+    @property
+    def other_name(self) -> str:
+        """Return the name it would have on the side that lacks it."""
+        here = self.output.reference if self.missing_in == "candidate" else self.output.candidate
+        owner = str(here.meta["module"])
+        return f"{self.module}.{self.tensor.name.removeprefix(f'{owner}.')}".lstrip(".") if owner else self.tensor.name
+
+    def is_asked_for(self, asked: Asked) -> bool:
+        """Tell whether the side that lacks it asks for it: of a module, for that of a parameter in it."""
+        if not self.at_output:
+            return self.other_name in asked.parameters
+        return any(name.startswith(f"{self.module}.".lstrip(".")) for name in asked.parameters)
+
+    def is_cut(self, asking: Asking) -> bool:
+        """Tell whether the output itself asks for no gradient on the side that lacks it."""
+        asked = asking[SIDES.index(self.missing_in)]
+        return self.at_output and asked is not None and self.there.name not in asked.outputs
 
 
-def first_lost(sites: Sequence[SitePair], left: Left) -> Lost | None:
+def first_lost(sites: Sequence[SitePair], left: Left, asking: Asking) -> Lost | None:
     """Return the first gradient that one side lacks, if one does."""
     found = [lost for number in (0, 1) for lost in lost_in(sites, left, number)]
-    return foremost(found) if found else None
+    return foremost(found, asking) if found else None
 
 
-def foremost(found: Sequence[Lost]) -> Lost:
-    """Return the first in the order of the backward pass.
+def foremost(found: Sequence[Lost], asking: Asking) -> Lost:
+    """Return where gradients are lost: at the output that asks for none, else at the first that none reaches.
 
-    Where nothing reaches the output of a module, that comes first: its parameters could have no gradient. Of
-    several modules that return the very same, it is the outermost.
+    What asks for none makes all after it ask for none: the first that ran is where it begins.
     """
     at_outputs = [lost for lost in found if lost.at_output]
     if not at_outputs:
         return max(found, key=lambda lost: lost.order)
-    first = min(at_outputs, key=lambda lost: int(lost.tensor.meta["order"]))
+    first = min(at_outputs, key=_reached)
+    cut = [lost for lost in at_outputs if lost.is_cut(asking)]
+    where = _whole(min(cut, key=lambda lost: lost.order), cut, asking) if cut else _outermost(first, at_outputs)
+    return replace(where, since=_reached(first))
+
+
+def _outermost(first: Lost, found: Sequence[Lost]) -> Lost:
+    """Return the outermost module that returns the very same."""
     digest = first.output.reference.meta.get("digest")
-    same = [lost for lost in at_outputs if digest and lost.output.reference.meta.get("digest") == digest]
+    same = [lost for lost in found if digest and lost.output.reference.meta.get("digest") == digest]
     return max(same or [first], key=lambda lost: lost.order)
+
+
+def _reached(lost: Lost) -> int:
+    return int(lost.tensor.meta["order"])
+
+
+def _whole(first: Lost, cut: Sequence[Lost], asking: Asking) -> Lost:
+    """Return the outermost module around one in which nothing asks for a gradient: as under no_grad."""
+    asked = asking[SIDES.index(first.missing_in)]
+    silent = [lost for lost in cut if asked and not any(_is_inside(name, lost.module) for name in asked.outputs)]
+    holders = [lost for lost in silent if lost.missing_in == first.missing_in and _is_inside(first.module, lost.module)]
+    return min(holders, key=lambda lost: len(lost.module), default=first)
+
+
+def _is_inside(name: str, module: str) -> bool:
+    return name.startswith(f"{module}." if module else "")
 
 
 def lost_in(sites: Sequence[SitePair], left: Left, number: int) -> Iterator[Lost]:
@@ -124,15 +165,17 @@ def comes_before(lost: Lost, site: SitePair | None) -> bool:
     if not lost.at_output:
         return lost.order >= int(made)
     there = site.reference if lost.missing_in == "candidate" else site.candidate
-    return int(lost.tensor.meta["order"]) < int(there.meta["order"])
+    return lost.since < int(there.meta["order"])
 
 
 def lost_why(lost: Lost, asking: Asking) -> str:
-    """Return what a gradient that one side lacks says; `asking` tells what was asked for, in vain or not."""
-    side, names = lost.missing_in, asking[SIDES.index(lost.missing_in)]
-    if names is None:
+    """Return what a gradient that one side lacks says."""
+    side, asked = lost.missing_in, asking[SIDES.index(lost.missing_in)]
+    if asked is None:
         return f"no gradient reaches it in the {side}: frozen, detached or not used there"
-    if lost.is_asked_for(names):
-        return f"no gradient reaches it in the {side}: detached there, or not used"
-    what = "nothing in it nor before it asks for one" if lost.at_output else "frozen, tied to another or not there"
-    return f"the {side} has no gradient of it: {what}"
+    if not lost.is_asked_for(asked):
+        what = "nothing in it nor before it asks for one" if lost.at_output else "frozen, tied to another or not there"
+        return f"the {side} has no gradient of it: {what}"
+    if lost.is_cut(asking):
+        return f"its output asks for no gradient in the {side}: detached there, or under no_grad"
+    return f"no gradient reaches it in the {side}: what takes it is detached there, or nothing is done with it"

@@ -132,8 +132,8 @@ def detached(made):
 
 # what is done to the candidate, the first gradient it lacks, how many parameters of ten keep one, and what is said
 LOST = {
-    no_grad: ("part:grad_output", 2, "detached there, or not used"),
-    detached: ("(model):grad_output", 0, "detached there, or not used"),
+    no_grad: ("part:grad_output", 2, "its output asks for no gradient"),
+    detached: ("(model):grad_output", 0, "its output asks for no gradient"),
     all_frozen: ("(model):grad_output", 0, "nothing in it nor before it asks for one"),
     frozen: ("stem:grad_output", 8, "nothing in it nor before it asks for one"),
     frozen_weight: ("part.b.weight:param_grad", 9, "frozen, tied to another or not there"),

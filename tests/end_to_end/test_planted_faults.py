@@ -252,6 +252,11 @@ def layer_detached(m):
     around(m.model.layers[1], after=torch.detach)
 
 
+def residual_of_output_detached(m):
+    output = m.encoder.layer[1].output
+    output.forward = lambda x, given: output.LayerNorm(output.dropout(output.dense(x)) + given.detach())
+
+
 def gradient_turned(m):
     m.model.layers[1].self_attn.q_proj.weight.register_hook(lambda grad: grad.t())
 
@@ -271,9 +276,14 @@ BACKWARD = {
     residual_scaled: ("llama", "model.layers.1", "multiplied by 1.1 on a way past model.layers.1.input_layernorm"),
     attention_detached: ("llama", "model.layers.1.self_attn", "no gradient reaches it in the candidate"),
     norm_returned_otherwise: ("llama", "model", "the backward of what model does after model.norm"),
-    layer_detached: ("llama", "model.layers.1", "no gradient reaches it in the candidate"),
+    layer_detached: ("llama", "model.layers.1", "its output asks for no gradient in the candidate"),
+    residual_of_output_detached: ("bert", "encoder.layer.1.output", "cut off on a way past"),
     gradient_turned: ("llama", "model.layers.1.self_attn.q_proj", "that of its parameter is out"),
-    value_detached: ("bert", "encoder.layer.1.attention.self.value", "no gradient reaches it in the candidate"),
+    value_detached: (
+        "bert",
+        "encoder.layer.1.attention.self.value",
+        "its output asks for no gradient in the candidate",
+    ),
     frozen: ("bert", "encoder.layer.1.intermediate.dense", "the candidate has no gradient of it"),
 }
 

@@ -30,7 +30,7 @@ def _missing(run: Run) -> Iterator[Finding]:
         lost = list(lost_in(run.sites, run.left, 1 - number))
         names = tuple(dict.fromkeys(each.tensor.name for each in lost if not is_inner(each.tensor)))
         if names:
-            first = foremost(lost)
+            first = foremost(lost, run.asking)
             yield Finding(
                 "gradients-missing",
                 names[:_LISTED],

@@ -13,7 +13,7 @@ import nndiff
 CAUSES = (
     *("inputs-differ", "early-layers", "train-mode", "shapes-differ", "norms-only", "gradients-only"),
     *("losses-differ", "permuted", "reshaped", "broadcast", "attribute", "inner-only", "fused", "restructured"),
-    *("gradients-missing", "gradients-scaled"),
+    *("gradients-missing", "gradients-scaled", "untied"),
 )
 
 
@@ -150,6 +150,15 @@ def halved(other):
         parameter.register_hook(lambda grad: grad / 2)
 
 
+def tied():
+    """Return two layers with one weight, and with two that are equal."""
+    one = net()
+    one.layers[2].fc.weight = one.layers[1].fc.weight
+    other = copy.deepcopy(one)
+    other.layers[2].fc.weight = nn.Parameter(one.layers[1].fc.weight.detach().clone())
+    return one, other
+
+
 def gated():
     one = net()
     torch.manual_seed(1)
@@ -228,6 +237,8 @@ CASES = {
         1,
         {"gradients-missing"},
     ),
+    "untied": (tied, {"backward": True}, 1, {"untied", "gradients-only"}),
+    "tied": (lambda: tied()[::-1], {"backward": True}, 1, {"untied", "gradients-only"}),
     "an activation": (lambda: changed(lambda m: setattr(m.layers[1], "act", nn.ReLU())), {}, 1, set()),
     "time first": (lambda: post(lambda y: y.transpose(0, 1)), {}, 1, {"permuted"}),
     "channels first": (lambda: post(lambda y: y.permute(0, 2, 1)), {}, 1, {"permuted"}),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from nndiff.divergence import Run
+from nndiff.findings.tied import untied
 from nndiff.lost import SIDES, foremost, lost_in, lost_why
 from nndiff.names import plural
 from nndiff.recorded import is_gradient, is_inner
@@ -16,7 +17,9 @@ _LISTED = 10
 
 def gradient_findings(run: Run) -> Iterator[Finding]:
     """Yield what is wrong with the gradients, where outputs do not explain it."""
-    yield from _missing(run)
+    tied = list(untied(run.sites, run.left))
+    yield from (finding for finding, _ in tied)
+    yield from _missing(run, frozenset(name for _, names in tied for name in names))
     if all(site.passed for site in run.sites if site.slot == "output"):
         factor = common_factor(run.sites)
         yield from _scaled(factor)
@@ -24,10 +27,11 @@ def gradient_findings(run: Run) -> Iterator[Finding]:
             yield from _alone(run)
 
 
-def _missing(run: Run) -> Iterator[Finding]:
+def _missing(run: Run, explained: Container[str]) -> Iterator[Finding]:
     """Tell which gradients a side lacks, and why as far as that is known."""
     for number, side in enumerate(SIDES):
-        lost = list(lost_in(run.sites, run.left, 1 - number))
+        found = lost_in(run.sites, run.left, 1 - number)
+        lost = [each for each in found if each.tensor.name not in explained]
         names = tuple(dict.fromkeys(each.tensor.name for each in lost if not is_inner(each.tensor)))
         if names:
             first = foremost(lost, run.asking)

@@ -1,0 +1,49 @@
+"""Weights that are one tensor on one side and two on the other: the gradient of the one is the sum of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from nndiff.lost import SIDES, Left
+from nndiff.result import Finding
+from nndiff.sites import SitePair
+from nndiff.tensors import TensorRef
+
+_LARGEST = 1 << 24  # elements: several are held in memory
+_MOST = 16  # gradients without a partner that are looked at
+
+
+def untied(sites: Sequence[SitePair], left: Left) -> Iterator[tuple[Finding, frozenset[str]]]:
+    """Yield where weights are tied on one side only, each with the names of the gradients that explains."""
+    failing = [site for site in sites if site.slot == "param_grad" and not site.passed]
+    for number, tensors in enumerate(left):
+        alone = [each for each in tensors if each.meta["slot"] == "param_grad"][:_MOST]
+        for site in failing:
+            parts = [each for each in alone if each.shape == site.reference.shape]
+            for some in (*([each] for each in parts), parts if len(parts) > 1 else []):
+                if some and _adds_up(site, some, number):
+                    yield _finding(site, some, number), frozenset(each.name for each in some)
+                    break
+
+
+def _adds_up(site: SitePair, parts: Sequence[TensorRef], number: int) -> bool:
+    """Tell whether what a side has in several gradients, the other has in one."""
+    apart, whole = (site.reference, site.candidate)[:: -1 if number else 1]
+    if apart.count > _LARGEST or any(each.missing for each in (apart, whole, *parts)):
+        return False
+    total = np.sum([each.numpy().astype(np.float64) for each in (apart, *parts)], axis=0)
+    return bool(np.allclose(total, whole.numpy().astype(np.float64), atol=site.pair.atol, rtol=site.pair.rtol))
+
+
+def _finding(site: SitePair, parts: Sequence[TensorRef], number: int) -> Finding:
+    here, there = SIDES[number], SIDES[1 - number]
+    names = [each.name.partition(":")[0] for each in (site.candidate if number else site.reference, *parts)]
+    return Finding(
+        "untied",
+        (site.pair.name, *(each.name for each in parts)),
+        f"tied in the {there}, not in the {here}: its gradients of {' and '.join(names)} add up to the {there}'s one",
+        "tie them, or keep them apart, on both sides",
+        0.97,
+    )

@@ -44,8 +44,8 @@ def test_a_wrong_epsilon_is_found_at_its_norm_and_named(diff):
 @pytest.mark.parametrize(
     ("name", "fault", "after", "before"),
     [
-        ("ctc-eval", "no_scaling", "encoder.pre_encode", "encoder.layers.0.norm_feed_forward1"),
-        ("ctc-eval", "shifted", "encoder.layers.0.self_attn.linear_pos", "encoder.layers.0.self_attn.linear_out"),
+        ("ctc-eval", "no_scaling", "encoder.pre_encode", "encoder.pos_enc.dropout"),
+        ("ctc-eval", "shifted", "encoder.layers.0.self_attn.linear_pos", "encoder.layers.0.self_attn.dropout"),
         ("ragged", "no_padding_mask", "encoder.layers.0.conv.pointwise_conv1", "encoder.layers.0.conv.depthwise_conv"),
     ],
 )

@@ -120,3 +120,12 @@ def test_all_in_one_command_each_side_in_its_own_environment_in_train_mode(nemo,
     data = json.loads(out.read_text())
     assert data["verdict"] == "identical"
     assert data["totals"]["pairs"] > 280
+
+
+def test_a_fault_is_told_by_one_command_that_replays_the_recording_into_a_factory(nemo, monkeypatch):
+    monkeypatch.setenv("PORT_WEIGHTS", str(nemo.folder / "tiny.nemo"))
+    command = ("-m", "nndiff", "diff", nemo.folder / "eval.nnrec", f"{PORT}:wrong_eps", "--rename", RENAMED)
+    done = run_in(sys.executable, *command)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "first at encoder.layers.0.norm_out:output" in done.stdout
+    assert "eps 1e-05 → 0.001" in done.stdout

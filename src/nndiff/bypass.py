@@ -55,8 +55,8 @@ def _explaining(wrong: Array, gradients: Iterable[SitePair]) -> Iterator[Bypass]
 
 
 def _readable(site: SitePair) -> bool:
-    sides = site.reference, site.candidate
-    return site.reference.count <= _LARGEST and not any(each.missing for each in sides)
+    one, other = site.reference, site.candidate
+    return one.shape == other.shape and one.count <= _LARGEST and not (one.missing or other.missing)
 
 
 def _flat(tensor: Any) -> Array:

@@ -35,16 +35,19 @@ class _Way:
 def find_fused(work: Work, reference: Sequence[Call], candidate: Sequence[Call], same: Paired) -> list[Fused]:
     """Find calls whose output has the shape of several of the other side laid end to end.
 
-    Those several have one parent and one class, were given the very same input, and ran one after the other.
+    Those several have one parent and one class, were given the very same input, and ran one after the other; or
+    they are calls of one module, which the other side calls for all rows at once.
     """
     lineage = _Lineage(work, same)
     found: list[Fused] = []
     taken: set[int] = set()
     for flipped in (False, True):
         wholes, others = (reference, candidate) if flipped else (candidate, reference)
-        groups = lineage.index(_alike(_free(work, others, candidate=flipped)), candidate=flipped)
+        parts_of = list(_free(work, others, candidate=flipped))
+        groups, again = lineage.index(_alike(parts_of), candidate=flipped), _by_module(parts_of)
         for whole in _free(work, wholes, candidate=not flipped):
             given = [group for key in lineage.keys(whole, not flipped) for group in groups.get(key, ())]
+            given = [*again.get(whole.module, ()), *given]
             parts = None if id(whole) in taken else next(_fitting(whole, given, taken), None)
             if parts is not None:
                 found.append(Fused(whole, parts, flipped))
@@ -63,6 +66,14 @@ def _alike(calls: Iterable[Call]) -> list[list[Call]]:
     for call in calls:
         groups.setdefault((call.module.rpartition(".")[0], call.cls, call.inputs), []).append(call)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def _by_module(calls: Iterable[Call]) -> dict[str, list[list[Call]]]:
+    """Return the calls of each module, all in one group."""
+    groups: dict[str, list[Call]] = {}
+    for call in calls:
+        groups.setdefault(call.module, []).append(call)
+    return {module: [group] for module, group in groups.items() if len(group) > 1}
 
 
 def _fitting(whole: Call, groups: Iterable[list[Call]], taken: Container[int]) -> Iterator[tuple[Call, ...]]:

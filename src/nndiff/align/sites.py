@@ -68,10 +68,14 @@ def _shared_otherwise(reference: list[Call], candidate: list[Call]) -> frozenset
     """Return the modules that both sides have and call another number of times, more than once.
 
     One activation that stands in for several on one side goes by the name of the first: which of its calls is
-    that one's, the number of the call does not tell.
+    that one's, the number of the call does not tell. What is called for a few rows at a time has other shapes.
     """
-    left, right = (Counter(call.module for call in side if call.leaf) for side in (reference, candidate))
-    return frozenset(name for name in left if left[name] != right[name] and min(left[name], right[name]) > 0)
+    left, right = (Counter(call.module for call in side) for side in (reference, candidate))
+    shapes = {call.key: call.shapes for call in candidate}
+    alike = {call.module for call in reference if not call.leaf and call.shapes == shapes.get(call.key)}
+    return frozenset(
+        name for name in left if left[name] != right[name] and min(left[name], right[name]) > 0 and name not in alike
+    )
 
 
 def _without(calls: _Calls, fused: Iterable[Fused]) -> _Calls:

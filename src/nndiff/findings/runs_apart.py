@@ -9,6 +9,7 @@ from nndiff.divergence import Run, State, attribute_changes
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.layout import Layout, layout_findings
 from nndiff.names import plural
+from nndiff.recorded import is_inner
 from nndiff.result import Finding
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.verdict import Verdict
@@ -21,7 +22,8 @@ def recording_findings(
     run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
 ) -> tuple[Finding, ...]:
     """Return the findings of two recordings, the most telling first."""
-    apart = any(not site.passed for site in run.sites) or any(run.left)
+    lost = any(not is_inner(tensor) for side in run.left for tensor in side)
+    apart = lost or any(not site.passed for site in run.sites)
     found = [
         *_unstable(reference, candidate),
         *(_apart(run, first, reference, candidate, moved) if apart else ()),

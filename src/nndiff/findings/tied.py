@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nndiff.lost import SIDES, Left
 from nndiff.result import Finding
@@ -31,10 +33,15 @@ def untied(sites: Sequence[SitePair], left: Left) -> Iterator[tuple[Finding, fro
 def _adds_up(site: SitePair, parts: Sequence[TensorRef], number: int) -> bool:
     """Tell whether what a side has in several gradients, the other has in one."""
     apart, whole = (site.reference, site.candidate)[:: -1 if number else 1]
-    if apart.count > _LARGEST or any(each.missing for each in (apart, whole, *parts)):
+    if apart.shape != whole.shape or apart.count > _LARGEST or any(each.missing for each in (apart, whole, *parts)):
         return False
-    total = np.sum([each.numpy().astype(np.float64) for each in (apart, *parts)], axis=0)
-    return bool(np.allclose(total, whole.numpy().astype(np.float64), atol=site.pair.atol, rtol=site.pair.rtol))
+    total = np.sum([_wide(each) for each in (apart, *parts)], axis=0)
+    return bool(np.allclose(total, _wide(whole), atol=site.pair.atol, rtol=site.pair.rtol))
+
+
+def _wide(tensor: TensorRef) -> NDArray[Any]:
+    numbers = tensor.numpy()
+    return numbers.astype(np.complex128 if np.iscomplexobj(numbers) else np.float64)
 
 
 def _finding(site: SitePair, parts: Sequence[TensorRef], number: int) -> Finding:

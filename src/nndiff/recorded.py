@@ -56,7 +56,8 @@ def reached(tensors: Mapping[str, TensorRef], paired: Iterable[str], other: Mapp
     return max((tensors[name].meta["order"] for name in paired), default=-1)
 
 
-_LEAST_SHARE = 0.01
+_OF_KIND = 0.01
+_ROUNDING = 0.02  # at the default tolerance of float32 about twice its last digit
 
 
 class GradientScale:
@@ -64,21 +65,34 @@ class GradientScale:
 
     Gradients have no scale of their own: behind a mean over a large batch all are far below any atol, and
     all would pass. Those that are zero but for noise are judged on a hundredth of the largest of their kind.
+    Rounding is forgiven on any scale: that of the largest value, and of the terms that a gradient is the sum of
+    (the bias in front of a batch norm has nothing else).
     """
 
     def __init__(self, tensors: Iterable[TensorRef]) -> None:
         self._largest: dict[Any, float] = {}
+        self._terms: dict[Any, float] = {}  # by module: the sum of the moduli at its outputs, or a little more
         for tensor in tensors:
             if is_gradient(tensor) and not is_final_gradient(tensor):
                 slot = tensor.meta["slot"]
                 self._largest[slot] = max(self._largest.get(slot, 0.0), _largest(tensor))
+                if slot == "grad_output":
+                    module = tensor.meta["module"]
+                    self._terms[module] = self._terms.get(module, 0.0) + _moduli(tensor)
 
     def of(self, tensor: TensorRef) -> float:
         """Return the factor for one tensor; 1 for what is no gradient or has no statistics."""
         if not is_gradient(tensor) or not tensor.meta.get("stats"):
             return 1.0
-        scale = max(_largest(tensor), _LEAST_SHARE * self._largest.get(tensor.meta["slot"], 0.0))
-        return min(1.0, scale) if scale > 0 else 1.0
+        own = _largest(tensor)
+        scale = max(own, _OF_KIND * self._largest.get(tensor.meta["slot"], 0.0))
+        return max(min(1.0, scale), _ROUNDING * max(own, self._summed(tensor))) if scale > 0 else 1.0
+
+    def _summed(self, tensor: TensorRef) -> float:
+        """Return the moduli that each element of a bias or the like is the sum of, where they are known."""
+        if tensor.meta["slot"] != "param_grad" or len(tensor.shape) != 1:
+            return 0.0
+        return self._terms.get(tensor.meta.get("module"), 0.0) / max(tensor.count, 1)
 
 
 def is_final_gradient(tensor: TensorRef) -> bool:
@@ -89,3 +103,9 @@ def is_final_gradient(tensor: TensorRef) -> bool:
 def _largest(tensor: TensorRef) -> float:
     stats = tensor.meta.get("stats")
     return float(stats.abs_max) if stats and math.isfinite(stats.abs_max) else 0.0
+
+
+def _moduli(tensor: TensorRef) -> float:
+    """Return the sum of the moduli, or more: what it is if all are of one size."""
+    stats = tensor.meta.get("stats")
+    return math.sqrt(tensor.count) * float(stats.l2) if stats and math.isfinite(stats.l2) else 0.0

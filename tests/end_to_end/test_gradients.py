@@ -13,6 +13,7 @@ from zoo import Slightly
 import nndiff
 from nndiff.errors import ModelError
 from nndiff.reports import ReportOptions, get_report
+from nndiff.verdict import Verdict
 
 INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
@@ -222,3 +223,29 @@ def test_an_old_folder_whose_gradients_are_all_scaled_blames_no_layer(hooks, tmp
     assert result.first_divergence["module"] == "(model)"
     assert "is 1.5 times the reference's" in result.first_divergence["why"]
     assert causes(result) == {"gradients-scaled"}
+
+
+class Normed(nn.Module):
+    """A bias in front of batch norm, whose gradient is nothing but rounding."""
+
+    def __init__(self, activation, bias=lambda x: x):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm = nn.Conv1d(16, 16, 9, padding=4, groups=16), nn.BatchNorm1d(16)
+        self.after = nn.Conv1d(16, 16, 1)
+        self.parts = [activation, bias]
+
+    def forward(self, x):
+        activation, bias = self.parts
+        y = activation(self.norm(self.conv(x)))
+        return nn.functional.conv1d(y, self.after.weight, bias(self.after.bias))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_rounding_is_forgiven_on_the_scale_of_what_was_summed(size):
+    signal = torch.randn(2, 16, 14, generator=torch.Generator().manual_seed(1))
+    compare = {"inputs": signal, "backward": True, "mode": "train", "loss": lambda y: size * y.square().sum()}
+    reference = Normed(nn.functional.silu)
+    assert nndiff.compare(reference, Normed(lambda x: x * x.sigmoid()), **compare).exit_code == 0
+    wrong = nndiff.compare(reference, Normed(nn.functional.silu, Slightly.apply), **compare)
+    assert [each.name for each in wrong.pairs if each.verdict is Verdict.DIFFERENT] == ["after.bias:param_grad"]

@@ -167,6 +167,12 @@ def test_modules_that_drop_by_themselves_are_still(make: type[nn.Module], tmp_pa
     assert active_dropout(model) == ["1.lstm" if make is Lstm else "1.attention" if make is Attends else "1"]
 
 
+@pytest.mark.filterwarnings("ignore:dropout option adds dropout")
+def test_a_recurrent_network_drops_between_its_layers_only() -> None:
+    assert active_dropout(nn.GRU(4, 4, num_layers=1, dropout=0.5)) == []
+    assert active_dropout(nn.GRU(4, 4, num_layers=2, dropout=0.5)) == [""]
+
+
 def transformer(name: str) -> nn.Module:
     """Return a model of the zoo that drops wherever its config can say so."""
     torch.manual_seed(0)

@@ -53,6 +53,8 @@ def active_dropout(model: torch.nn.Module) -> list[str]:
 def _drops(module: torch.nn.Module) -> bool:
     if _is_dropout(module):
         return bool(getattr(module, "p", 1) > 0)  # TorchScript may have it as a constant out of reach
+    if isinstance(module, torch.nn.RNNBase) and module.num_layers == 1:
+        return False  # it drops between its layers only
     return any(_is_rate(module, *each) for each in vars(module).items())
 
 

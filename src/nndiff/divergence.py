@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from nndiff.backward import Blame, blamed, first_gradient
+from nndiff.doubts import misguided
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
 from nndiff.recorded import is_gradient
+from nndiff.recording.events import Site
 from nndiff.shortcuts import known
 from nndiff.sites import SitePair
 from nndiff.stats import Job, get_engine
@@ -35,12 +38,37 @@ class Run:
     candidate: Mapping[int, TensorRef]
     left: Left = ((), ())  # gradients that the other side lacks
     asking: Asking = (None, None)
+    moved: Container[int] = ()  # orders of the pairs that agree once one side is rearranged
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for site in self.sites:
             if site.pair.verdict is not Verdict.NOT_COMPARED:
                 self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = site.passed
+        self._names = tuple({each.name: each for each in side.values()} for side in (self.reference, self.candidate))
+
+    @cached_property
+    def telling(self) -> Sequence[SitePair]:
+        """Return the pairs among which a cause is looked for, what only lies otherwise taken for the same.
+
+        Who makes a tensor lie otherwise out of what lies the same is a cause, and stays one.
+        """
+        doubted = misguided(self.sites, self.moved)
+        inherited = [site for site in self.sites if site.pair.order in self.moved and not self._turns(site)]
+        gone = {site.pair.order for site in inherited}
+        found = [
+            replace(site, pair=replace(site.pair, verdict=Verdict.CLOSE)) if site.pair.order in gone else site
+            for site in self.sites
+            if id(site) not in doubted
+        ]
+        if all(site.passed for site in found) and not any(self.left):
+            return self.sites
+        for site in inherited:
+            self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = True
+        return found
+
+    def _turns(self, site: SitePair) -> bool:
+        return site.slot == "output" and self.inputs_of(site) is State.IN
 
     def first(self) -> SitePair | Lost | None:
         """Return where the two runs part first: forward if they part there, then at the loss, then backward."""
@@ -51,7 +79,7 @@ class Run:
         return self._first_forward() or next(iter(loss), None) or self._first_backward()
 
     def _first_forward(self) -> SitePair | None:
-        failing = [site for site in self.sites if site.slot == "output" and not site.passed]
+        failing = [site for site in self.telling if site.slot == "output" and not site.passed]
         if not failing:
             return None
         states = {id(site): self.inputs_of(site) for site in failing}
@@ -64,22 +92,32 @@ class Run:
 
     def inputs_of(self, site: SitePair) -> State:
         """Return whether what the module was called with is in tolerance."""
-        left = {link.path: link for link in site.reference.meta.get("inputs", ()) if link.event is not None}
-        right = {link.path: link for link in site.candidate.meta.get("inputs", ()) if link.event is not None}
-        states = [self._same_input(left[path].event, right[path].event) for path in left if path in right]
+        left, right = self._given(site.reference, 0), self._given(site.candidate, 1)
+        states = [self._same_input(left[path], right[path]) for path in left if path in right]
         if len(left) == len(right) and len(states) < len(left):  # called by keyword here, by position there
-            pairs = zip(left.values(), right.values(), strict=True)
-            states = [self._same_input(one.event, other.event) for one, other in pairs]
+            states = [self._same_input(*both) for both in zip(left.values(), right.values(), strict=True)]
         if State.OUT in states:
             return State.OUT
         return State.IN if states and State.UNKNOWN not in states else State.UNKNOWN
+
+    def _given(self, output: TensorRef, side: int) -> dict[str, int]:
+        """Return the events of what a call was given: of a view its own, for its origin does not tell what it shows."""
+        meta = output.meta
+        found = {link.path: link for link in meta.get("inputs", ()) if link.event is not None}
+        own = {
+            path: self._names[side].get(Site(meta["module"], "input", meta["call"], path).name)
+            for path, link in found.items()
+            if link.how == "view"
+        }
+        return {path: tensor.meta["order"] if (tensor := own.get(path)) else link.event for path, link in found.items()}
 
     def _same_input(self, one: int, other: int) -> State:
         """Return whether two recorded tensors that went into paired calls agree."""
         key = (one, other)
         if key not in self._judged:
-            verdict = self._measured(self.reference.get(one), self.candidate.get(other))
-            if verdict is None or verdict is Verdict.NOT_COMPARED:
+            here, there = self.reference.get(one), self.candidate.get(other)
+            verdict = self._measured(here, there)
+            if verdict is None or verdict is Verdict.NOT_COMPARED or _may_lie_otherwise(here, there):
                 return State.UNKNOWN
             self._judged[key] = verdict.passed
         return State.IN if self._judged[key] else State.OUT
@@ -99,10 +137,14 @@ class Run:
         return (forward.atol, forward.rtol) if forward else (0.0, 0.0)
 
     def _first_backward(self) -> SitePair | Lost | None:
-        found, lost = first_gradient(self.sites), first_lost(self.sites, self.left, self.asking)
+        found, lost = first_gradient(self.telling), first_lost(self.sites, self.left, self.asking)
         if lost is not None and comes_before(lost, found):
             return lost
-        return found or next((site for site in self.sites if not site.passed), None)
+        return found or next((site for site in self.telling if not site.passed), None)
+
+
+def _may_lie_otherwise(one: TensorRef | None, other: TensorRef | None) -> bool:
+    return one is not None and other is not None and one.shape != other.shape and one.count == other.count
 
 
 Modules = tuple[Mapping[str, Any], Mapping[str, Any]]  # of reference and candidate, by their paths
@@ -112,7 +154,7 @@ def describe(run: Run, first: SitePair | Lost, modules: Modules) -> dict[str, An
     """Return what is to be said about the first divergence, as plain data."""
     if isinstance(first, Lost):
         return _describe_lost(run, first, modules)
-    blame = blamed(run.sites, first, (run.reference, run.candidate))
+    blame = blamed(run.telling, first, (run.reference, run.candidate))
     told = {} if blame is None else _blamed(run, blame, first, modules)
     return {**_describe(run, first, modules), **_around(run, first), **told}
 

@@ -39,6 +39,7 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
             _by_order(candidate),
             lost,
             (_asking(reference), _asking(candidate)),
+            standing.moved,
         )
         first = run.first()
         site = None if isinstance(first, Lost) else first

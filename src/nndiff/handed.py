@@ -26,33 +26,40 @@ class Handed:
 
     def takers(self, calls: Iterable[SitePair]) -> list[SitePair]:
         """Return the calls of the reference that took it, as it is or as a copy."""
-        return [each for each in calls if self._straight(each.reference, self.site.reference) or self._copy(each)]
+        return [each for each in calls if self._taken(each.reference, self._here)]
 
     def detour(self, each: SitePair) -> str:
         """Return the sides on which code stands between the output and the call that takes it."""
-        sides = {
-            "reference": self._straight(each.reference, self.site.reference),
-            "candidate": self._straight(each.candidate, self.site.candidate),
-        }
-        return " and the ".join(side for side, straight in sides.items() if not straight)
+        sides = (("reference", each.reference, self._here), ("candidate", each.candidate, self._there))
+        return " and the ".join(name for name, taker, made in sides if not self._straight(taker, made))
 
     def same(self, each: SitePair) -> bool:
         """Tell whether a call of the reference returned the very output."""
-        return self._digest is not None and each.reference.meta.get("digest") == self._digest
-
-    @staticmethod
-    def _straight(taker: TensorRef, gradient: TensorRef) -> bool:
-        made = gradient.meta.get("forward")
-        return made is not None and any(link.event == made for link in links(taker))
-
-    def _copy(self, each: SitePair) -> bool:
-        copies = (self.reference.get(link.event) for link in links(each.reference) if link.event is not None)
-        return self._digest is not None and any(copy and copy.meta.get("digest") == self._digest for copy in copies)
+        return self._here is not None and _same(each.reference, self._here)
 
     @property
-    def _digest(self) -> str | None:
-        made = self.reference.get(self.site.reference.meta.get("forward", -1))
-        return None if made is None else made.meta.get("digest")
+    def _here(self) -> TensorRef | None:
+        return self.reference.get(self.site.reference.meta.get("forward", -1))
+
+    @property
+    def _there(self) -> TensorRef | None:
+        return self.candidate.get(self.site.candidate.meta.get("forward", -1))
+
+    def _straight(self, taker: TensorRef, made: TensorRef | None) -> bool:
+        return any(link.how in ("same", "view") for link in self._taken(taker, made))
+
+    def _taken(self, taker: TensorRef, made: TensorRef | None) -> list[Link]:
+        """Return by which links a call was given an output: by its event, or by another of the same bytes."""
+        if made is None:
+            return []
+        tensors = self.candidate if made is self._there else self.reference
+        given = ((link, tensors.get(link.event)) for link in links(taker) if link.event is not None)
+        return [link for link, tensor in given if tensor is not None and _same(tensor, made)]
+
+
+def _same(one: TensorRef, other: TensorRef) -> bool:
+    digest = one.meta.get("digest")
+    return one is other or (digest is not None and digest == other.meta.get("digest"))
 
 
 def links(tensor: TensorRef) -> Sequence[Link]:

@@ -135,7 +135,8 @@ def _renamed(site: SitePair, left: Left, number: int) -> bool:
     """Tell whether the partner of a module has gradients left too: of parameters in another form or of other names."""
     partner = str((site.reference if number else site.candidate).meta["module"])
     others = (str(each.meta["module"]) for each in left[1 - number] if _of_parameter(each))
-    return any(other == partner or other.startswith(f"{partner}.parametrizations.".lstrip(".")) for other in others)
+    inside = f"{partner}." if partner else "parametrizations."
+    return any(other == partner or other.startswith(inside) for other in others)
 
 
 def _ancestry(module: str) -> Iterator[str]:

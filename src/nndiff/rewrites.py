@@ -28,6 +28,7 @@ class Standing:
     leftovers: Sequence[Leftover]
     layouts: Mapping[int, Layout]
     findings: tuple[Finding, ...] = ()
+    moved: frozenset[int] = frozenset()  # orders of the pairs that agree once one side is rearranged
 
 
 def without_rewrites(
@@ -49,29 +50,56 @@ def _without_moved(standing: Standing, sources: tuple[Source, Source]) -> Standi
     that is certain agrees, a disagreement of two guessed partners says that the guess was wrong.
     """
     failing = [site for site in standing.sites if not site.passed]
-    outputs = {_call(site) for site in failing if site.slot == "output" and site.pair.order not in standing.layouts}
-    agreeing = {_call(site) for site in standing.sites if site.slot == "output" and site.passed} - outputs
-    doubtful = {_fused_layer(site) for site in failing if site.slot == "output"} - {""}
-    classes = {_modules(site): _classes(site) for site in standing.sites if site.slot == "output"}
-    confirmed = {_modules(site) for site in standing.sites if site.slot == "output" and _call(site) in agreeing}
-
-    def explained(site: SitePair) -> bool:
-        # of two modules that return the same, what they hold was not laid side by side by mistake
-        known = is_owned(site.reference) and _modules(site) in confirmed
-        guessed = (GUESSED in site.pair.matched_by and not known) or _fused_layer(site) in doubtful
-        # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
-        in_another_form = site.slot == "input" and _call(site) in agreeing
-        lies_otherwise = site.pair.order in standing.layouts and not (known and _held_alike(site, classes))
-        return site.inside and (guessed or in_another_form or lies_otherwise)
-
-    if not (failing and outside_agrees(standing.sites) and all(map(explained, failing))):
-        return standing
-    gone = [site for site in standing.sites if not site.passed or _fused_layer(site) in doubtful]
+    known = _Known(standing)
+    moved = frozenset(site.pair.order for site in failing if known.lies_otherwise(site))
+    if not (failing and outside_agrees(standing.sites) and all(map(known.explains, failing))):
+        return replace(standing, moved=moved)
+    gone = [site for site in standing.sites if not site.passed or _fused_layer(site) in known.doubtful]
     found = (left for site in gone for left in _both_left(site, standing.layouts.get(site.pair.order), sources))
     aside = {_place(left): left for left in found}  # a layer laid beside several parts is left over once
-    kept = [site for site in standing.sites if site.passed and _fused_layer(site) not in doubtful]
+    kept = [site for site in standing.sites if site.passed and _fused_layer(site) not in known.doubtful]
     told = tuple(layout_findings(gone, standing.layouts, harmless=True))
     return Standing(kept, (*standing.leftovers, *sorted(aside.values(), key=_place)), {}, (*standing.findings, *told))
+
+
+class _Known:
+    """Know what the pairs that agree say about those that do not."""
+
+    def __init__(self, standing: Standing) -> None:
+        outputs = [site for site in standing.sites if site.slot == "output"]
+        failing = [site for site in outputs if not site.passed]
+        apart = {_call(site) for site in failing if site.pair.order not in standing.layouts}
+        self._layouts = standing.layouts
+        self._agreeing = {_call(site) for site in outputs if site.passed} - apart
+        self._confirmed = {_modules(site) for site in outputs if _call(site) in self._agreeing}
+        self._classes = {_modules(site): _classes(site) for site in outputs}
+        self.doubtful = {_fused_layer(site) for site in failing} - {""}
+
+    def explains(self, site: SitePair) -> bool:
+        """Tell whether a pair that does not agree is none, or lies otherwise."""
+        guessed = GUESSED in site.pair.matched_by and not (is_owned(site.reference) and self._belong(site))
+        # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
+        in_another_form = site.slot == "input" and _call(site) in self._agreeing
+        wrong_guess = guessed or _fused_layer(site) in self.doubtful
+        return site.inside and (wrong_guess or in_another_form or self.lies_otherwise(site))
+
+    def _belong(self, site: SitePair) -> bool:
+        """Tell whether two modules return the same, or what is around one of them does: so what they hold belongs."""
+        one, other = _modules(site)
+        return any(
+            (one == here and f"{other}.".startswith(f"{there}."))
+            or (other == there and f"{one}.".startswith(f"{here}."))
+            for here, there in self._confirmed
+        )
+
+    def lies_otherwise(self, site: SitePair) -> bool:
+        """Tell whether a pair agrees once one side is rearranged, and may."""
+        return site.inside and site.pair.order in self._layouts and not self._held_alike(site)
+
+    def _held_alike(self, site: SitePair) -> bool:
+        """Tell whether two modules of one class hold a parameter of one shape: then it lies in both the same way."""
+        one, other = self._classes.get(_modules(site), ("", "?"))
+        return is_owned(site.reference) and one == other and site.reference.shape == site.candidate.shape
 
 
 def _call(site: SitePair) -> tuple[str, int]:
@@ -84,12 +112,6 @@ def _modules(site: SitePair) -> tuple[str, str]:
 
 def _classes(site: SitePair) -> tuple[str, str]:
     return str(site.reference.meta.get("class")), str(site.candidate.meta.get("class"))
-
-
-def _held_alike(site: SitePair, classes: Mapping[tuple[str, str], tuple[str, str]]) -> bool:
-    """Tell whether two modules of one class hold a parameter of one shape: then it lies in both the same way."""
-    one, other = classes.get(_modules(site), ("", "?"))
-    return one == other and site.reference.shape == site.candidate.shape
 
 
 def _place(left: Leftover) -> tuple[str, str]:

@@ -17,11 +17,11 @@ _LISTED = 10
 
 def gradient_findings(run: Run) -> Iterator[Finding]:
     """Yield what is wrong with the gradients, where outputs do not explain it."""
-    tied = list(untied(run.sites, run.left))
+    tied = list(untied(run.telling, run.left))
     yield from (finding for finding, _ in tied)
     yield from _missing(run, frozenset(name for _, names in tied for name in names))
-    if all(site.passed for site in run.sites if site.slot == "output"):
-        factor = common_factor(run.sites)
+    if all(site.passed for site in run.telling if site.slot == "output"):
+        factor = common_factor(run.telling)
         yield from _scaled(factor)
         if factor is None or factor.reach is Reach.SOME:
             yield from _alone(run)
@@ -59,8 +59,8 @@ def _scaled(factor: Factor | None) -> Iterator[Finding]:
 
 
 def _alone(run: Run) -> Iterator[Finding]:
-    outputs = [site for site in run.sites if site.slot in ("output", "loss")]
-    failing = [site for site in run.sites if is_gradient(site.reference) and not site.passed]
+    outputs = [site for site in run.telling if site.slot in ("output", "loss")]
+    failing = [site for site in run.telling if is_gradient(site.reference) and not site.passed]
     if failing and outputs and all(site.passed for site in outputs):
         yield Finding(
             "gradients-only",

@@ -61,7 +61,7 @@ def _inputs(run: Run) -> Iterator[Finding]:
 
 
 def _modes(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
-    if all(site.passed for site in run.sites if site.slot == "output"):
+    if all(site.passed for site in run.telling if site.slot == "output"):
         return
     apart = _in_other_modes(run, reference, candidate)
     if apart:
@@ -116,7 +116,8 @@ def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
 
 
 def _attributes(first: SitePair | None, reference: Meta, candidate: Meta, known: tuple[str, ...]) -> Iterator[Finding]:
-    if first is None or first.part:  # a fused layer is of another size, whatever is wrong
+    # a fused layer is of another size, whatever is wrong; a gradient is made by others than the module it is taken at
+    if first is None or first.part or first.slot != "output":
         return
     trees = module_tree(reference), module_tree(candidate)
     here, there = trees[0].get(first.reference.meta["module"], {}), trees[1].get(first.candidate.meta["module"], {})
@@ -154,7 +155,7 @@ def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
 
 
 def _norms(run: Run) -> Iterator[Finding]:
-    failing = [site for site in run.sites if site.slot == "output" and not site.passed]
+    failing = [site for site in run.telling if site.slot == "output" and not site.passed]
     outer = {around for site in failing for around in _ancestors(site.module)}
     # a composite that holds a failing module does not diverge on its own
     own = [site for site in failing if site.module not in outer and run.inputs_of(site) is State.IN]
@@ -181,9 +182,9 @@ def _is_norm(site: SitePair) -> bool:
 def _early(run: Run, reference: Meta) -> Iterator[Finding]:
     """Tell when the two runs part before the first module that has weights, though they were fed the same."""
     weighted = _with_weights(run, reference)
-    outputs = [site for site in run.sites if site.slot == "output"]
+    outputs = [site for site in run.telling if site.slot == "output"]
     number = next((number for number, site in enumerate(outputs) if site.module in weighted), None)
-    fed = [site for site in run.sites if site.slot == "model_input"]
+    fed = [site for site in run.telling if site.slot == "model_input"]
     if number is None or not all(site.passed for site in fed):
         return
     before = [site for site in outputs[:number] if not site.passed]
@@ -209,8 +210,8 @@ def _with_weights(run: Run, reference: Meta) -> set[str]:
 
 def _inner(run: Run) -> Iterator[Finding]:
     """Tell when what differs inside is made good before it comes out."""
-    failing = [site for site in run.sites if site.slot == "output" and not site.passed]
-    if failing and outside_agrees(run.sites):
+    failing = [site for site in run.telling if site.slot == "output" and not site.passed]
+    if failing and outside_agrees(run.telling):
         many = "1 output inside differs" if len(failing) == 1 else f"{len(failing):,} outputs inside differ"
         yield Finding(
             "inner-only",

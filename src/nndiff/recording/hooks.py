@@ -87,8 +87,12 @@ class Recorder:
         keep: str | None = None,
         forward: int | None = None,
         phase: Phase = "forward",
+        origin: bool = True,
     ) -> TensorEvent | int:
-        """Record one tensor; return its event, or the order of a note where its elements cannot be read."""
+        """Record one tensor; return its event, or the order of a note where its elements cannot be read.
+
+        Without `origin` what comes of the tensor is still said to come from the one it is a view of.
+        """
         found = self._lineage.find(tensor)
         like = found[0] if found and found[1] == "same" else None
         try:
@@ -100,7 +104,7 @@ class Recorder:
             return raw if raw is not None else raw_tensor(tensor)
 
         event = self._sink.tensor(site, load, keep=keep, like=like, forward=forward, phase=phase)
-        if like is None:
+        if like is None and origin:
             self._lineage.remember(tensor, event, raw)
         return event
 
@@ -130,9 +134,11 @@ class Recorder:
 
     def _link(self, site: Site, tensor: torch.Tensor) -> Link:
         found = self._lineage.find(tensor)
-        if found and not self._inputs_kept:
-            return Link(site.path, found[1], found[0].order)
         level = self._sink.keep.level(site.module, site.name)
+        if found and not self._inputs_kept:
+            if found[1] == "view":  # which part was taken, and how it lies, only the view itself tells
+                self.tensor(site, tensor, keep=lower(level, "sketch"), origin=False)
+            return Link(site.path, found[1], found[0].order)
         event = self.tensor(site, tensor, keep=level if self._inputs_kept else lower(level, "sketch"))
         if isinstance(event, int):
             return Link(site.path, "own", event)

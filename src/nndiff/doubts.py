@@ -1,0 +1,46 @@
+"""Pairs that were guessed and turn out to be no pairs: no cause is looked for in them.
+
+Calls that were laid side by side by their order may not belong together. Where they differ and the module around
+them, which is certain, returns the same, they do not; and neither do those laid side by side like them elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Sequence
+
+from nndiff.align.sites import GUESSED
+from nndiff.sites import SitePair
+
+_NUMBER = re.compile(r"\d+")
+
+_Likeness = tuple[str, str]  # the modules of both sides without their numbers
+
+
+def misguided(sites: Sequence[SitePair], moved: Container[int]) -> frozenset[int]:
+    """Return the ids of the pairs of modules that do not belong together; `moved` are orders of those that do."""
+    outputs = [site for site in sites if site.slot == "output"]
+    apart = {site.module for site in outputs if not site.passed}
+    certain = {site.module for site in outputs if not _is_guess(site)} - apart
+    wrong = {
+        _likeness(site)
+        for site in outputs
+        if _is_guess(site) and not site.passed and site.pair.order not in moved and certain & set(_around(site.module))
+    }
+    return frozenset(id(site) for site in sites if _is_guess(site) and _likeness(site) in wrong)
+
+
+def _is_guess(site: SitePair) -> bool:
+    return GUESSED in site.pair.matched_by or site.part
+
+
+def _likeness(site: SitePair) -> _Likeness:
+    one, other = (_NUMBER.sub("#", str(side.meta["module"])) for side in (site.reference, site.candidate))
+    return one, other
+
+
+def _around(module: str) -> Iterator[str]:
+    """Yield the paths around a module, but the model itself."""
+    while "." in module:
+        module = module.rpartition(".")[0]
+        yield module

@@ -57,7 +57,10 @@ def reached(tensors: Mapping[str, TensorRef], paired: Iterable[str], other: Mapp
 
 
 _OF_KIND = 0.01
-_ROUNDING = 0.1  # at the default tolerance of float32 a few of its last digits
+# At the default tolerance of float32, 1e-5: a few last digits of a number, and those of a sum of numbers of
+# one size, which grow with the root of how many there are; but no more than a thousandth of what it comes to.
+_ROUNDING, _ROUNDING_OF_SUM, _MOST_ROUNDING = 0.1, 0.05, 100
+_DEFAULT = 1e-5
 
 
 class GradientScale:
@@ -65,20 +68,21 @@ class GradientScale:
 
     Gradients have no scale of their own: behind a mean over a large batch all are far below any atol, and
     all would pass. Those that are zero but for noise are judged on a hundredth of the largest of their kind.
-    Rounding is forgiven on any scale: that of the largest value, and of the terms that a gradient is the sum of
-    (the bias in front of a batch norm has nothing else).
+    Rounding is forgiven on any scale: that of the largest value, and of the terms that a gradient is the sum of,
+    more so where it has nothing else (the bias in front of a batch norm).
     """
 
     def __init__(self, tensors: Iterable[TensorRef]) -> None:
         self._largest: dict[Any, float] = {}
-        self._terms: dict[Any, float] = {}  # by module: the sum of the moduli at its outputs, or a little more
+        self._terms: dict[Any, tuple[float, int]] = {}  # by module: the sum of the moduli at its outputs, how many
         for tensor in tensors:
             if is_gradient(tensor) and not is_final_gradient(tensor):
                 slot = tensor.meta["slot"]
                 self._largest[slot] = max(self._largest.get(slot, 0.0), _largest(tensor))
                 if slot == "grad_output":
                     module = tensor.meta["module"]
-                    self._terms[module] = self._terms.get(module, 0.0) + _moduli(tensor)
+                    total, count = self._terms.get(module, (0.0, 0))
+                    self._terms[module] = total + _moduli(tensor), count + tensor.count
 
     def of(self, tensor: TensorRef) -> float:
         """Return the factor for one tensor; 1 for what is no gradient or has no statistics."""
@@ -86,13 +90,18 @@ class GradientScale:
             return 1.0
         own = _largest(tensor)
         scale = max(own, _OF_KIND * self._largest.get(tensor.meta["slot"], 0.0))
-        return max(min(1.0, scale), _ROUNDING * max(own, self._summed(tensor))) if scale > 0 else 1.0
+        return max(min(1.0, scale), _ROUNDING * own, self._rounding_of_sum(tensor, own)) if scale > 0 else 1.0
 
-    def _summed(self, tensor: TensorRef) -> float:
-        """Return the moduli that each element of a bias or the like is the sum of, where they are known."""
-        if tensor.meta["slot"] != "param_grad" or len(tensor.shape) != 1:
+    def _rounding_of_sum(self, tensor: TensorRef, own: float) -> float:
+        """Return what rounding comes to in the gradient of a parameter, which is a sum over all places."""
+        total, count = self._terms.get(tensor.meta.get("module"), (0.0, 0))
+        if not total or tensor.meta["slot"] != "param_grad" or not tensor.count:
             return 0.0
-        return self._terms.get(tensor.meta.get("module"), 0.0) / max(tensor.count, 1)
+        sums = tensor.shape[0] if tensor.shape else 1
+        most = _ROUNDING_OF_SUM * total / sums * math.sqrt(count / sums)
+        # of a weight the terms are also multiplied with inputs, of whose size nothing is known
+        nothing_else = len(tensor.shape) <= 1 and own <= _DEFAULT * most
+        return most if nothing_else else min(most, _MOST_ROUNDING * own)
 
 
 def is_final_gradient(tensor: TensorRef) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -249,3 +250,13 @@ def test_rounding_is_forgiven_on_the_scale_of_what_was_summed(size):
     assert nndiff.compare(reference, Normed(lambda x: x * x.sigmoid()), **compare).exit_code == 0
     wrong = nndiff.compare(reference, Normed(nn.functional.silu, Slightly.apply), **compare)
     assert [each.name for each in wrong.pairs if each.verdict is Verdict.DIFFERENT] == ["after.bias:param_grad"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_same_sums_in_another_order_are_close(seed):
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)]
+    net = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).train()
+    other = copy.deepcopy(net).to(memory_format=torch.channels_last)
+    result = nndiff.compare(net, other, inputs=torch.randn(4, 3, 32, 32), backward=True)
+    assert result.exit_code == 0

@@ -31,9 +31,14 @@ def misnamed(sites: Sequence[SitePair], leftovers: Iterable[Leftover]) -> Module
 
 
 def all_agree(sites: Sequence[SitePair], leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> bool:
-    """Tell whether another pairing leaves nothing that differs and no more without a partner than before."""
-    counting, counted = (sum(left.counts for left in each) for each in (leftovers, before))
-    return all(site.passed for site in sites) and counting <= counted
+    """Tell whether another pairing leaves nothing that differs and no more without a partner than before.
+
+    Nor may it have fewer outputs paired: of what has no partner nothing is known.
+    """
+    after, earlier = list(leftovers), list(before)
+    counting, counted = (sum(left.counts for left in each) for each in (after, earlier))
+    outputs, had = (sum(":output" in left.name for left in each) for each in (after, earlier))
+    return all(site.passed for site in sites) and counting <= counted and outputs <= had
 
 
 def note(sites: Iterable[SitePair], modules: Modules) -> str:

@@ -129,7 +129,7 @@ def test_outputs_in_another_container_still_belong_together(tmp_path):
     in_dict = made(lambda: Returns(lambda y: {"logits": y}))
     result = compared(tmp_path, plain, in_dict)
     assert result.exit_code == 0
-    assert "name, then content" in {pair.matched_by for pair in result.pairs}
+    assert "name, in another container" in {pair.matched_by for pair in result.pairs}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from nndiff.align.calls import Call, Paired, calls_of
+from nndiff.align.containers import pair_in_other_containers, same_content
 from nndiff.align.fused import Fused, find_fused, pair_fused, pair_owned_parts
 from nndiff.align.hints import site_hints
 from nndiff.align.own import pair_own
@@ -40,6 +41,7 @@ def align_sites(
     shared = _shared_otherwise(*calls)
     held = work.hold_back(*misnamed), work.hold_back(shared, shared)
     notes = pair_by_name(work, renames, mapping)
+    pair_in_other_containers(work, renames, GUESSED)
     same = _calls_paired_by_name(work, *calls)
     for each in held:
         work.give_back(each)
@@ -208,26 +210,13 @@ def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorR
             work.pair(one.name, other.name, matched_by)
             free_left.remove(one)
             free_right.remove(other)
-    for one, other in _equal_outputs(free_left, free_right):
+    for one, other in same_content(free_left, free_right):
         work.pair(one.name, other.name, f"{matched_by}, then content")
         free_left.remove(one)
         free_right.remove(other)
     for one, other in zip(free_left, free_right, strict=False):
         if one.shape == other.shape:
             work.pair(one.name, other.name, matched_by if GUESSED in matched_by else f"{matched_by}, then {GUESSED}")
-
-
-def _equal_outputs(left: Sequence[TensorRef], right: Sequence[TensorRef]) -> list[tuple[TensorRef, TensorRef]]:
-    """Return the outputs that are the same on both sides, where only one on each is."""
-    ones, others = (_only({each.name: each.meta.get("digest") for each in side}) for side in (left, right))
-    names = {each.name: each for each in (*left, *right)}
-    return [(names[name], names[others[digest]]) for digest, name in ones.items() if digest in others]
-
-
-def _only(digests: Mapping[str, str | None]) -> dict[str, str]:
-    """Return {digest: name} of those that are there once."""
-    seen = Counter(digests.values())
-    return {digest: name for name, digest in digests.items() if digest and seen[digest] == 1}
 
 
 def _pair_followers(work: Work, same: Paired) -> None:

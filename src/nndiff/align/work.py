@@ -33,6 +33,11 @@ class Work:
         self.matches[ref_name] = Match(ref_name, cand_name, matched_by)
         del self.reference[ref_name], self.candidate[cand_name]
 
+    def unpair(self, ref_name: str) -> None:
+        """Make a pair free again."""
+        match = self.matches.pop(ref_name)
+        self.reference[match.reference] = self.candidate[match.candidate] = None
+
     def pair_parts(self, pieces: Sequence[Slice], matched_by: str) -> None:
         """Pair free tensors of one side with the stretches of one of the other."""
         whole, flipped = pieces[0].of, pieces[0].flipped

@@ -12,7 +12,7 @@ from nndiff.errors import ModelError, UsageError
 from nndiff.measuring import Row
 from nndiff.names import matches_any, natural_key, plural, selected
 from nndiff.recorded import is_gradient, is_inner, not_asked_for, reached, was_cut_off
-from nndiff.result import Leftover
+from nndiff.result import Leftover, not_recorded
 from nndiff.sources import Source, open_source
 from nndiff.tensors import TensorRef
 
@@ -84,10 +84,11 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
     """Open the sources and pair their tensors, reading no data."""
     if not candidates:
         raise UsageError("a comparison needs a reference and at least one candidate")
-    opened = open_source(reference, "reference")
+    opened = _counting(open_source(reference, "reference"), rules)
     plans: list[Plan] = []
     for number, candidate in enumerate(candidates, 1):
-        source = open_source(candidate, "candidate" if len(candidates) == 1 else f"candidate {number}")
+        role = "candidate" if len(candidates) == 1 else f"candidate {number}"
+        source = _counting(open_source(candidate, role), rules)
         label = _free_label(source.label, [each.label for each in plans])
         both_recorded = opened.kind == source.kind == "recording"
         if _without_gradients(opened) and _without_gradients(source):
@@ -98,6 +99,15 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
         full = _pairing(both_recorded)(opened.tensors, source.tensors, rules.renames, rules.mapping)
         plans.append(Plan(label, opened, source, *filtered(full, rules)))
     return plans
+
+
+def _counting(source: Source, rules: Rules) -> Source:
+    """Return a source whose outputs that could not be recorded are those the rules let in."""
+    unread = not_recorded(source.meta)
+    if not unread:
+        return source
+    counting = {name: what for name, what in unread.items() if _counts(rules, name)}
+    return replace(source, meta={**source.meta, "not_recorded": counting})
 
 
 def _without_gradients(source: Source) -> bool:

@@ -57,6 +57,20 @@ class Pair:
         return self.reference_name
 
     @property
+    def is_fed(self) -> bool:
+        """Tell whether it is an input of the model itself."""
+        return self.slot == "model_input" or (self.slot == "input" and self._of_model)
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether it is an output of the model itself."""
+        return self.slot == "output" and self._of_model
+
+    @property
+    def _of_model(self) -> bool:
+        return self.reference_name.startswith(("(model):", "(model)@"))  # no module goes by that name
+
+    @property
     def severity(self) -> tuple[int, bool, float]:
         """Return a key that sorts the worst first when reversed; counters come after what is trained."""
         rank = _WORST_LAST.index(self.verdict)
@@ -86,6 +100,15 @@ class Leftover:
     hint: str = ""  # did you mean ...
     counts: bool = True  # a difference; the inner sites of a recording without a partner are only listed
     unreached: bool = False  # the recording of the other side was cut off before it
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Name an output of the model that could not be recorded, so that nobody knows whether it is the same."""
+
+    side: str  # "reference" or "candidate"
+    name: str
+    what: str  # a generator, ...
 
 
 @dataclass(frozen=True)
@@ -171,10 +194,22 @@ class Comparison:
         """Return the judgement of one candidate."""
         pairs = [pair for pair in self.pairs if pair.candidate == candidate]
         leftovers = sum(left.candidate == candidate and left.counts for left in self.leftovers)
-        compared = sum(pair.metrics.count for pair in pairs if pair.metrics)
+        # what both were fed is the same by construction: it says nothing of the models
+        compared = sum(pair.metrics.count for pair in pairs if pair.metrics and not pair.is_fed)
         found = outcome((pair.verdict for pair in pairs), leftovers, compared)
-        # where both were cut off nobody knows what would have come: that is no pass
-        return Outcome.DIFFERENT if found.exit_code == 0 and self.cut_off(candidate) == 2 else found
+        if found.exit_code == 0 and self.unread(candidate):
+            return Outcome.DIFFERENT if any(pair.is_final for pair in pairs) else Outcome.NOTHING
+        # where one was cut off nobody knows what would have come: that is no pass
+        return Outcome.DIFFERENT if found.exit_code == 0 and self.cut_off(candidate) else found
+
+    def unread(self, candidate: str) -> tuple[Unread, ...]:
+        """Return the outputs of the model, of the reference and of a candidate, that could not be recorded."""
+        sides = [("candidate", side) for side in self.candidates if side.label == candidate]
+        return tuple(
+            Unread(role, str(name), str(what))
+            for role, side in (("reference", self.reference), *sides)
+            for name, what in not_recorded(side.meta).items()
+        )
 
     def cut_off(self, candidate: str) -> int:
         """Return how many of the two recordings, reference and candidate, end before their run did."""
@@ -182,9 +217,9 @@ class Comparison:
         return sum(was_cut_off(side.meta) for side in sides if side.kind == "recording")
 
     @property
-    def both_cut_off(self) -> bool:
-        """Tell whether a candidate was cut off as the reference was: what would have come is known of neither."""
-        return any(self.cut_off(side.label) == 2 for side in self.candidates)
+    def most_cut_off(self) -> int:
+        """Return how many recordings were cut off, the reference and a candidate: none, one or both."""
+        return max((self.cut_off(side.label) for side in self.candidates), default=0)
 
     @property
     def first_divergence(self) -> Mapping[str, Any] | None:
@@ -231,7 +266,9 @@ class Comparison:
                 return None
             exact = pair.metrics.unequal and all(dtype.exact for dtype in _dtypes(pair))
             needed = max(needed, (pair.metrics.max_abs if exact else pair.metrics.needed_tolerance) / pair.scale)
-        complete = self.pairs and not self.both_cut_off and not any(left.counts for left in self.leftovers)
+        whole = not (self.most_cut_off or any(self.unread(side.label) for side in self.candidates))
+        made = not all(pair.is_fed for pair in self.pairs)
+        complete = made and whole and not any(left.counts for left in self.leftovers)
         return needed if complete else None
 
     def worst(self, top: int | None = None) -> list[Pair]:
@@ -290,6 +327,12 @@ def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
         only_candidate=sides["candidate"],
         unreached=sides["unreached"],
     )
+
+
+def not_recorded(meta: Mapping[str, Any]) -> Mapping[Any, Any]:
+    """Return the outputs of the model that a recording could not hold: {name: what it is}."""
+    found = meta.get("not_recorded")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _dtypes(pair: Pair) -> tuple[DType, DType]:

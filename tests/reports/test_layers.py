@@ -26,7 +26,7 @@ from report_builders import metrics
 
 from nndiff import compare, result_json
 from nndiff.recording import Writer
-from nndiff.reports import ReportOptions, get_report, recording_words
+from nndiff.reports import ReportOptions, get_report, recording_words, wording
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
 from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
@@ -336,8 +336,10 @@ def test_two_that_were_cut_off_alike_are_no_pass(tmp_path: Path) -> None:
     assert result_json.from_dict(json.loads(result_json.dumps(result))).exit_code == 1
 
 
-def test_a_recording_that_lost_nothing_but_its_end_is_a_pass(tmp_path: Path) -> None:
-    assert cut_pair(tmp_path, 99).verdict == "identical"
+def test_a_recording_that_seems_to_have_lost_nothing_but_its_end_is_no_pass(tmp_path: Path) -> None:
+    result = cut_pair(tmp_path, 99)
+    assert (result.verdict, result.needed_tolerance) == ("different", None)
+    assert wording.headline(result).endswith("agree, a recording was cut off")
 
 
 @pytest.mark.parametrize(

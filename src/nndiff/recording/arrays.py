@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, DType, from_numpy
 from nndiff.errors import UsageError
 from nndiff.recording.measure import Raw
+from nndiff.recording.values import TEXT_LIMIT, WHOLE_BITS
 
 
 def is_array(value: Any) -> bool:
@@ -29,6 +30,30 @@ def raw_array(value: Any, dtype: str | None = None) -> Raw:
         array = array.astype(array.dtype.newbyteorder("<"))
     flat: NDArray[Any] = np.ascontiguousarray(array).reshape(-1)
     return Raw(flat.view(kind.storage), kind, tuple(int(size) for size in array.shape))
+
+
+def raw_value(value: Any) -> Raw | None:
+    """Return the raw elements of what is best held as an array: arrays, bytes, long texts, numbers too large for JSON.
+
+    None for what is short and plain, and for arrays of what is no number.
+    """
+    if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
+        return None
+    if isinstance(value, str):
+        return _bytes(value.encode("utf-8", "surrogatepass")) if len(value) > TEXT_LIMIT else None
+    if isinstance(value, (bytes, bytearray)):
+        return _bytes(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return raw_array(value) if from_numpy(value.dtype) else None
+    if isinstance(value, complex):
+        return raw_array(np.complex128(value))
+    if isinstance(value, int) and value.bit_length() > WHOLE_BITS:
+        return _bytes(hex(value).encode())
+    return None
+
+
+def _bytes(value: bytes | bytearray) -> Raw:
+    return raw_array(np.frombuffer(bytes(value), np.uint8))
 
 
 def _kind(array: NDArray[Any], dtype: str | None) -> DType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nndiff.recording.arrays import raw_value
 from nndiff.recording.events import Link, Phase, Site, TensorEvent
 from nndiff.recording.keep import Keep
 from nndiff.recording.measure import Raw, measure
@@ -47,7 +48,10 @@ class Digests:
         return TensorEvent(order, site, shape, dtype, "digest", digest, same=same, forward=forward, phase=phase)
 
     def value(self, site: Site, value: Any, note: str = "", phase: Phase = "forward") -> int:
-        """Note a plain value."""
+        """Note a plain value, or an array as what it is."""
+        raw = None if note else raw_value(value)
+        if raw is not None:
+            return self.tensor(site, lambda: raw, phase=phase).order
         self.digests[site.name] = repr(value)[:200]
         return self.reserve()
 

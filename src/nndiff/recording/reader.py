@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD,
 from nndiff.recording.inputs import events_of, rebuild
 from nndiff.recording.keep import sketch_positions
 from nndiff.recording.shards import entry, stored_as
+from nndiff.recording.values import EMPTY
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
 from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef, settled
@@ -104,7 +105,7 @@ class Recording:
             tensors=dict(sorted(tensors.items(), key=lambda item: item[1].meta["order"])),
             others={event.site.name: event.type for event in self.values if event.site.name not in plain},
             notes=(*self.notes, *self.warnings),
-            meta=self.meta,
+            meta={**self.meta, **_not_recorded(self.values, plain)},
         )
 
 
@@ -266,6 +267,17 @@ def _sketch(checker: Checker, event: TensorEvent, shards: _Shards) -> TensorRef:
     return TensorRef(name, shape, dtype, checker.data(window, Claim(name, event.shard or "", shape, dtype, digest)))
 
 
+def _not_recorded(values: Iterable[ValueEvent], plain: Mapping[str, TensorRef]) -> dict[str, dict[str, str]]:
+    """Return the outputs of the model itself that nobody could read, {name: what it is}: others may not be the same."""
+    found = {}
+    for event in values:
+        known = event.site.name in plain or event.note == EMPTY or (event.type == "NoneType" and not event.note)
+        if event.site.slot == "output" and not event.site.module and not known:
+            told = event.note.startswith(("a ", "an "))
+            found[event.site.name] = event.note if told else ", ".join(filter(None, (f"a {event.type}", event.note)))
+    return {"not_recorded": found} if found else {}
+
+
 def _is_sound(tensor: TensorRef) -> bool:
     try:
         settled(tensor.data)
@@ -279,7 +291,9 @@ def _value_ref(event: ValueEvent, call: CallEvent | None) -> TensorRef | None:
     value = event.value
     if event.note or not isinstance(value, (bool, int, float, str)):
         return None
-    raw: NDArray[Any] = np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.asarray(value)
+    raw: NDArray[Any] = (
+        np.frombuffer(value.encode("utf-8", "surrogatepass"), np.uint8) if isinstance(value, str) else np.asarray(value)
+    )
     kind = {bool: "bool", int: "int64", float: "float64", str: "uint8"}[type(value)]
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return None

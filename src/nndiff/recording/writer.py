@@ -15,7 +15,7 @@ from typing import Any
 
 from nndiff.errors import SourceError, UsageError
 from nndiff.recording import folder as folders
-from nndiff.recording.arrays import is_array, raw_array
+from nndiff.recording.arrays import is_array, raw_array, raw_value
 from nndiff.recording.events import CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
 from nndiff.recording.format import (
     EVENTS,
@@ -171,7 +171,10 @@ class Writer:
         return event
 
     def value(self, site: Site, value: Any, note: str = "", phase: Phase = "forward") -> int:
-        """Add something that is no tensor."""
+        """Add something that is no tensor; arrays and the like become one."""
+        raw = None if note else raw_value(value)
+        if raw is not None:
+            return self.tensor(site, lambda: raw, phase=phase).order
         kind, plain_value, said = describe(value)
         with self._lock, self._disk():
             self._check(site)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from nndiff.names import printable
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, nothing, wording
 from nndiff.result import Comparison, Leftover, Pair
 from nndiff.verdict import Outcome, Verdict
 
@@ -40,6 +40,8 @@ def _suite(part: Comparison) -> ET.Element:
     for left in part.leftovers:
         where = f"only in the {left.side}"
         suite.append(_case(label, f"{printable(left.name)} ({where})", _leftover_trouble(left, where)))
+    for told in nothing.unread(part):
+        suite.append(_case(label, f"{told.partition(' is ')[0]} was compared", ("error", "not compared", told)))
     if part.outcome is Outcome.NOTHING:
         suite.append(_case(label, "something was compared", ("error", "nothing compared", wording.headline(part))))
     suite.attrib.update(_counts(suite))

@@ -12,7 +12,7 @@ from nndiff.names import natural_key
 from nndiff.recorded import GRADIENTS
 from nndiff.recording.events import ROOT, SLOTS
 from nndiff.reports import wording
-from nndiff.result import Comparison, Leftover, Pair, Side
+from nndiff.result import Comparison, Leftover, Pair, Side, Unread
 
 _LAYER_SLOTS = ("output", "grad_output")
 _MODEL_SLOTS = ("model_input", "output", "loss")
@@ -113,6 +113,7 @@ class Recorded:
     pairs: tuple[Pair, ...]
     leftovers: tuple[Leftover, ...]
     first: str | None  # name of the pair where the two runs part first
+    unread: tuple[Unread, ...] = ()  # outputs of the model that could not be recorded
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -141,6 +142,8 @@ class Recorded:
     def outputs_match(self) -> bool | None:
         """Tell whether the final outputs match; None where none was recorded on both sides or one was cut off."""
         left = [each for each in self.leftovers if _is_final(each)]
+        if self.unread and not left and all(pair.verdict.passed for pair in self.outputs):
+            return None
         if not (self.outputs or left) or any(each.unreached for each in left):
             return None
         return not left and all(pair.verdict.passed for pair in self.outputs)
@@ -225,7 +228,7 @@ def _view(comparison: Comparison, side: Side) -> Recorded:
     pairs = [pair for pair in comparison.pairs if pair.candidate == side.label]
     left = tuple(each for each in comparison.leftovers if each.candidate == side.label)
     first = comparison.first_divergences.get(side.label, {}).get("name")
-    return Recorded(side, tuple(sorted(pairs, key=lambda pair: pair.order)), left, first)
+    return Recorded(side, tuple(sorted(pairs, key=lambda pair: pair.order)), left, first, comparison.unread(side.label))
 
 
 def _worst_by_label(pairs: Iterable[Pair], slot: str) -> dict[str, Pair]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nndiff.names import plural
+from nndiff.names import plural, printable
 from nndiff.result import Comparison
 from nndiff.verdict import Outcome
 
@@ -14,7 +14,12 @@ _RECORDING = "recording"
 
 def why(comparison: Comparison) -> str:
     """Return why nothing was compared."""
-    totals = comparison.totals
+    totals, untold = comparison.totals, unread(comparison)
+    if untold:
+        more = f", and {len(untold) - 1:,} more" if len(untold) > 1 else ""
+        return f"no output of the model could be: {untold[0]}{more}"
+    if totals.pairs and all(pair.is_fed for pair in comparison.pairs):
+        return "only what the models were fed could be, nothing that they made of it"
     if totals.pairs:
         return f"not one element of {plural(totals.pairs, 'pair')} could be compared"
     if any(note.startswith(FILTERED) and not note.startswith(f"{FILTERED}0 ") for note in comparison.notes):
@@ -27,6 +32,18 @@ def why(comparison: Comparison) -> str:
     return f"{f'the {empty[0]} holds no tensors' if empty else 'no tensor found a partner'} ({told})"
 
 
+def unread(comparison: Comparison) -> list[str]:
+    """Return the outputs of the model that could not be recorded, each with what it is and where."""
+    places: dict[tuple[str, str], dict[str, None]] = {}
+    for side in comparison.candidates:
+        for each in comparison.unread(side.label):
+            places.setdefault((each.name, each.what), {})[f"the {each.side}"] = None
+    return [
+        f"{printable(name, 80)} is {printable(what, 200)} in {' and '.join(where)}"
+        for (name, what), where in places.items()
+    ]
+
+
 def _held(comparison: Comparison) -> Iterator[tuple[str, int]]:
     yield "reference", comparison.reference.tensors
     yield "candidate", sum(side.tensors for side in comparison.candidates)
@@ -34,12 +51,21 @@ def _held(comparison: Comparison) -> Iterator[tuple[str, int]]:
 
 def ways_out(comparison: Comparison) -> Iterator[str]:
     """Yield what to do about it, where that is known."""
+    untold = [each.name for side in comparison.candidates for each in comparison.unread(side.label)]
+    if untold:
+        yield (
+            "outputs that are neither tensors, arrays nor plain values are not recorded: return what is in them, or "
+            f"leave them out with --exclude '{printable(untold[0], 80)}'"
+        )
+        return
     if comparison.outcome is not Outcome.NOTHING:
         return
     totals = comparison.totals
     kinds = {side.kind for side in (comparison.reference, *comparison.candidates)}
     if totals.pairs:
-        if comparison.kind == _RECORDING:
+        if comparison.kind == _RECORDING and all(pair.is_fed for pair in comparison.pairs):
+            yield "a model that returns nothing and has no modules leaves no trace: let it return what it makes"
+        elif comparison.kind == _RECORDING:
             yield "digests and statistics tell little of tensors that differ: record again with --keep full or sketch"
     elif _RECORDING in kinds and len(kinds) > 1:
         yield (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nndiff.names import printable
+from nndiff.names import counted, printable
 from nndiff.reports import wording
 from nndiff.reports.layers import Rate, Recorded, Row, place_of
 from nndiff.reports.window import Gap
 from nndiff.result import Comparison, Pair, Side
 from nndiff.stats.metrics import Metrics
-from nndiff.verdict import Verdict
+from nndiff.verdict import Outcome, Verdict
 
 _OF_MODEL = {"model_input": "model input", "output": "final output", "loss": "loss"}
 _LONGEST = 10  # of a label
@@ -142,6 +142,9 @@ def rate_text(rate: Rate) -> str:
 
 def final_output(view: Recorded) -> str:
     """Return whether the final output matches, and by how much not."""
+    if view.unread:
+        names = list(dict.fromkeys(printable(each.name, 80) for each in view.unread))
+        return f"not compared: {counted(names, 'final output')}"
     if view.outputs_match is None:
         return "the final output was never reached" if view.unreached else "not recorded on both sides"
     largest = wording.largest(view.outputs)
@@ -159,8 +162,14 @@ def closing(comparison: Comparison, view: Recorded) -> tuple[bool, str]:
         return False, f"the first to differ is {wording.name(str(view.first))}"
     if view.unreached:
         return False, "what was recorded agrees; the rest was never reached"
-    if comparison.cut_off(view.candidate.label):
-        return False, "what was recorded agrees; both recordings were cut off"
+    cut = comparison.cut_off(view.candidate.label)
+    if cut:
+        return False, f"what was recorded agrees; {wording.cut_off(cut)}"
+    unread = comparison.unread(view.candidate.label)
+    if unread:
+        return False, f"what was compared agrees; {printable(unread[0].name, 80)} could not be"
+    if outcome is Outcome.NOTHING:
+        return False, "nothing that the models made was compared"
     if all(pair.verdict.passed for pair in view.pairs):
         return False, f"what was compared agrees; {alone(view)}"
     return False, "not all outputs match"

@@ -53,7 +53,7 @@ def _story(comparison: Comparison) -> str:
     if comparison.outcome is Outcome.CLOSE:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
         return f"{_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{_aside(comparison)}"
-    story = ", ".join([*_differences(totals, unit), *_cut_off(comparison)])
+    story = ", ".join([*_differences(totals, unit), *_cut_off(comparison), *_unread(comparison)])
     if many:
         failed = sum(comparison.outcome_of(side.label).exit_code != 0 for side in comparison.candidates)
         return f"{failed} of {plural(len(comparison.candidates), 'candidate')} differ; {story}"
@@ -75,8 +75,19 @@ def _cut_off(comparison: Comparison) -> Iterator[str]:
     unreached = comparison.totals.unreached
     if unreached:
         yield f"{unreached:,} never reached: {'a' if len(comparison.candidates) > 1 else 'the'} recording was cut off"
-    elif comparison.both_cut_off:
-        yield "both recordings were cut off"
+    elif comparison.most_cut_off:
+        yield cut_off(comparison.most_cut_off)
+
+
+def cut_off(many: int) -> str:
+    """Return that one recording or both were cut off."""
+    return "both recordings were cut off" if many == 2 else "a recording was cut off"
+
+
+def _unread(comparison: Comparison) -> Iterator[str]:
+    names = {each.name for side in comparison.candidates for each in comparison.unread(side.label)}
+    if names:
+        yield f"{plural(len(names), 'final output')} not compared"
 
 
 def _differences(totals: Totals, unit: str) -> list[str]:
@@ -299,7 +310,7 @@ def passing(comparison: Comparison) -> str:
         (comparison.totals.unreached, "never reached"),
     ]
     why = ", ".join(f"{many:,} {reason}" for many, reason in reasons if many)
-    why = why or ("both recordings were cut off" if comparison.both_cut_off else "nothing compared")
+    why = why or ", ".join([*_cut_off(comparison), *_unread(comparison)]) or "nothing compared"
     return f"no tolerance ({why}){_rest(comparison)}"
 
 
@@ -332,6 +343,7 @@ def rounded_up(value: float) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield what the reader should know besides the numbers, ready to print."""
     yield from nothing.ways_out(comparison)
+    yield from _some([f"not compared: {told}" for told in nothing.unread(comparison)])
     yield from map(printable, comparison.notes)
     yield from (f"reference: {printable(note)}" for note in comparison.reference.notes)
     for side in comparison.candidates:

@@ -58,7 +58,8 @@ class _Search:
         self._site, self._handed = site, handed
         self._good = [each for each in sites if each.slot == "grad_output" and each.passed]
         self._called = [each for each in sites if each.slot == "output"]
-        reached = {each.reference.meta.get("forward") for each in self._good}
+        bad = {_call(each) for each in sites if each.slot == "grad_output" and not each.passed}
+        reached = {each.reference.meta.get("forward") for each in self._good if _call(each) not in bad}
         self._later = [each for each in self._called if each.reference.meta["order"] in reached]
 
     def returned(self) -> Blame | None:
@@ -141,6 +142,10 @@ class _Search:
 def _told(takers: Sequence[SitePair]) -> str:
     names = [_owner(each) for each in takers]
     return ", ".join(names[:3]) + (f" and {plural(len(names) - 3, 'other')}" if len(names) > 3 else "")
+
+
+def _call(site: SitePair) -> tuple[str, int]:
+    return site.module, int(site.reference.meta["call"])
 
 
 def _owner(site: SitePair) -> str:

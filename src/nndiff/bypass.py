@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.sites import SitePair
+from nndiff.tensors import TensorRef
 
 _LARGEST = 1 << 22  # elements of one tensor
 _MOST = 256  # tensors that are looked at
@@ -55,12 +56,21 @@ def _explaining(wrong: Array, gradients: Iterable[SitePair]) -> Iterator[Bypass]
 
 
 def _readable(site: SitePair) -> bool:
-    one, other = site.reference, site.candidate
-    return one.shape == other.shape and one.count <= _LARGEST and not (one.missing or other.missing)
+    one, other = _kept(site.reference), _kept(site.candidate)
+    return site.reference.shape == site.candidate.shape and one is not None and other is not None
 
 
-def _flat(tensor: Any) -> Array:
-    numbers: Array = tensor.numpy().ravel()
+def _kept(tensor: TensorRef) -> TensorRef | None:
+    """Return what can be read of a tensor: all of it, or its sketch, which is of the same places for one shape."""
+    sketch = tensor.meta.get("sketch")
+    kept = sketch if tensor.missing and isinstance(sketch, TensorRef) else tensor
+    return None if kept.missing or kept.count > _LARGEST else kept
+
+
+def _flat(tensor: TensorRef) -> Array:
+    kept = _kept(tensor)
+    assert kept is not None  # it was found readable
+    numbers: Array = kept.numpy().ravel()
     return numbers.astype(np.complex128 if np.iscomplexobj(numbers) else np.float64)
 
 

@@ -316,3 +316,26 @@ def test_a_gradient_that_one_side_lacks_is_kept_in_a_saved_result(reference, tmp
     assert again.first_divergence["name"] == "encoder.layer.1.intermediate.dense.weight:param_grad"
     text = get_report("terminal").render(again, ReportOptions(width=120, color=False))
     assert "▶ first at encoder.layer.1.intermediate.dense.weight:param_grad  Linear, not in the candidate" in text
+
+
+@pytest.mark.parametrize("options", [{"keep": "sketch"}, {"inputs_kept": True}], ids=str)
+def test_a_residual_that_is_cut_off_is_found_in_what_is_kept(options, tmp_path):
+    broken = model("llama")
+    residual_detached(broken)
+    sides = [
+        record(made, ZOO["llama"].inputs(), path=tmp_path / name, backward=True, **options)
+        for name, made in (("right", model("llama")), ("wrong", broken))
+    ]
+    first = nndiff.compare(*sides).first_divergence
+    assert first["module"] == "model.layers.1"
+    assert "cut off on a way past" in first["why"]
+
+
+def test_a_composite_with_one_wrong_gradient_of_several_was_not_handed_a_good_one(tmp_path):
+    broken = model("llama")
+    activation_backward(broken)
+    sides = [
+        record(made, ZOO["llama"].inputs(), path=tmp_path / name, backward=True, depth=3)  # its caches are returned too
+        for name, made in (("right", model("llama")), ("wrong", broken))
+    ]
+    assert nndiff.compare(*sides).first_divergence["module"] == "model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Pro
         pairs=tuple(pairs),
         leftovers=tuple(left for each in plans for left in each.leftovers()),
         groups=rules.groups,
-        notes=tuple(dict.fromkeys(note for each in plans for note in each.notes)),
+        notes=tuple(dict.fromkeys(note for each in plans for note in (*each.notes, *_form(each)))),
     )
     if not recorded:
         return comparison
@@ -62,6 +62,14 @@ def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Pro
 
     sources = {each.label: (each.reference, each.candidate) for each in plans}
     return explain(comparison, sources, [(row.reference, row.candidate) for row in rows])
+
+
+def _form(plan: Plan) -> Iterator[str]:
+    """Yield what is to be told of the form of a recorded model's outputs."""
+    if plan.recorded:
+        from nndiff.returned import returned_otherwise
+
+        yield from returned_otherwise(plan)
 
 
 _Judged = tuple[Sequence[Plan], list[Row], list[Pair]]

@@ -150,3 +150,16 @@ def test_a_run_that_is_repeated_sees_into_arrays(tmp_path: Path) -> None:
 
     found = record(Returns(make), X, path=tmp_path / "a.nnrec", repeat=2)
     assert found.meta["self_agreement"]["names"] == ["(model):output"]
+
+
+def test_outputs_in_another_form_are_told() -> None:
+    def short(y: torch.Tensor, number: int) -> Any:
+        return y, y + 1
+
+    def long(y: torch.Tensor, number: int) -> Any:
+        return y, None, y + 1
+
+    result = nndiff.compare(Returns(short), Returns(long), inputs=X)
+    told = "final outputs are returned in another form, reference -> candidate: output.1 -> output.2"
+    assert (result.verdict, result.notes) == ("identical", (told,))
+    assert nndiff.compare(Returns(long), Returns(long), inputs=X).notes == ()

@@ -58,8 +58,8 @@ class _Search:
         self._site, self._handed = site, handed
         self._good = [each for each in sites if each.slot == "grad_output" and each.passed]
         self._called = [each for each in sites if each.slot == "output"]
-        bad = {_call(each) for each in sites if each.slot == "grad_output" and not each.passed}
-        reached = {each.reference.meta.get("forward") for each in self._good if _call(each) not in bad}
+        self._bad = {_call(each) for each in sites if each.slot == "grad_output" and not each.passed}
+        reached = {each.reference.meta.get("forward") for each in self._good}
         self._later = [each for each in self._called if each.reference.meta["order"] in reached]
 
     def returned(self) -> Blame | None:
@@ -107,7 +107,8 @@ class _Search:
         come from here.
         """
         made = self._site.reference.meta.get("forward", -1)
-        after = (each for each in self._later if each.reference.meta["order"] > made)
+        good = (each for each in self._later if _call(each) not in self._bad)  # all that it returns
+        after = (each for each in good if each.reference.meta["order"] > made)
         found = next((each for each in after if holds(each, self._site) or _of_unknown_origin(each)), None)
         if found is None:
             return None

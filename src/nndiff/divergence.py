@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from nndiff.backward import Blame, blamed, first_gradient
 from nndiff.doubts import misguided
@@ -27,6 +27,13 @@ class State(Enum):
     IN = "in tolerance"
     OUT = "out of tolerance"
     UNKNOWN = "not recorded"
+
+
+class _Given(NamedTuple):
+    """Hold what a call was given: the event that shows it, and that of the tensor it is a view of."""
+
+    event: int
+    origin: int
 
 
 @dataclass
@@ -93,23 +100,35 @@ class Run:
     def inputs_of(self, site: SitePair) -> State:
         """Return whether what the module was called with is in tolerance."""
         left, right = self._given(site.reference, 0), self._given(site.candidate, 1)
-        states = [self._same_input(left[path], right[path]) for path in left if path in right]
+        states = [self._same_given(left[path], right[path]) for path in left if path in right]
         if len(left) == len(right) and len(states) < len(left):  # called by keyword here, by position there
-            states = [self._same_input(*both) for both in zip(left.values(), right.values(), strict=True)]
+            states = [self._same_given(*both) for both in zip(left.values(), right.values(), strict=True)]
         if State.OUT in states:
             return State.OUT
         return State.IN if states and State.UNKNOWN not in states else State.UNKNOWN
 
-    def _given(self, output: TensorRef, side: int) -> dict[str, int]:
+    def _given(self, output: TensorRef, side: int) -> dict[str, _Given]:
         """Return the events of what a call was given: of a view its own, for its origin does not tell what it shows."""
         meta = output.meta
-        found = {link.path: link for link in meta.get("inputs", ()) if link.event is not None}
-        own = {
-            path: self._names[side].get(Site(meta["module"], "input", meta["call"], path).name)
-            for path, link in found.items()
-            if link.how == "view"
-        }
-        return {path: tensor.meta["order"] if (tensor := own.get(path)) else link.event for path, link in found.items()}
+        found: dict[str, _Given] = {}
+        for link in meta.get("inputs", ()):
+            if link.event is not None:
+                site = Site(meta["module"], "input", meta["call"], link.path)
+                own = self._names[side].get(site.name) if link.how == "view" else None
+                found[link.path] = _Given(own.meta["order"] if own else link.event, link.event)
+        return found
+
+    def _same_given(self, one: _Given, other: _Given) -> State:
+        """Return whether two calls were given the same; a view of all of a tensor is that tensor, however it lies."""
+        found = self._same_input(one.event, other.event)
+        if found is State.UNKNOWN and self._whole(one, self.reference) and self._whole(other, self.candidate):
+            return self._same_input(one.origin, other.origin)
+        return found
+
+    @staticmethod
+    def _whole(given: _Given, tensors: Mapping[int, TensorRef]) -> bool:
+        shown, origin = tensors.get(given.event), tensors.get(given.origin)
+        return shown is not None and origin is not None and shown.count == origin.count
 
     def _same_input(self, one: int, other: int) -> State:
         """Return whether two recorded tensors that went into paired calls agree."""

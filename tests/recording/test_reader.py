@@ -121,6 +121,30 @@ def test_manifests_that_are_none(text: str, message: str, good: Path, tmp_path: 
         opened(path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"complete": "yes"}, "'complete' is neither true nor false"),
+        ({"events": "x"}, "'events' is not a whole number"),
+        ({"events": True}, "'events' is not a whole number"),
+        ({"events": 3}, "tells of 3 events where there are 4"),
+        ({"shards": None}, "'shards' is not a list of objects"),
+        ({"shards": [3]}, "'shards' is not a list of objects"),
+        ({"shards": [{"file": "../x", "bytes": 1}]}, "'../x' in 'shards' is not the name of a shard"),
+        ({"shards": [{"bytes": 1}]}, "a NoneType in 'shards' is not the name of a shard"),
+        ({"shards": [{"file": "shard-00000.safetensors", "bytes": -1}]}, "'bytes' of shard-00000.safetensors is not"),
+        ({"shards": [{"file": "shard-00000.safetensors", "bytes": 10**18}]}, "too few for the 1,000,000,000"),
+        ({"shards": [{"file": "shard-00009.safetensors", "bytes": 1}]}, "is missing though the manifest names it"),
+    ],
+)
+def test_manifests_that_claim_what_is_not_so(change: dict[str, Any], message: str, good: Path, tmp_path: Path) -> None:
+    path = changed(good, tmp_path, lambda lines: None)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | change))
+    with pytest.raises(SourceError, match=message):
+        opened(path)
+
+
 @pytest.mark.parametrize("line", ["null", "3", "[]", "{", '{"kind": 1e999}', "[" * 100_000, '{"a": NaN}', "\x00"])
 def test_lines_that_are_no_events(line: str, good: Path, tmp_path: Path) -> None:
     path = changed(good, tmp_path, lambda lines: None)

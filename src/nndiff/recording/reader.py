@@ -23,6 +23,7 @@ from nndiff.recording.folder import is_recording
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
 from nndiff.recording.inputs import events_of, rebuild
 from nndiff.recording.keep import sketch_positions
+from nndiff.recording.manifest import check_manifest
 from nndiff.recording.shards import entry, stored_as
 from nndiff.recording.values import EMPTY
 from nndiff.sources.safetensors_file import read_header
@@ -118,12 +119,17 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     if not is_recording(folder):
         raise SourceError(name, f"not a recording: it has no {MANIFEST} of the format {FORMAT}")
     manifest = _manifest(folder)
+    check_manifest(folder, manifest)
     events, torn = _events(folder)
     complete = manifest.get("complete") is True
-    notes = list(_notes(complete, torn, len(events), manifest.get("events")))
+    claimed = manifest.get("events", len(events))
+    if complete and claimed < len(events):
+        raise SourceError(
+            folder / MANIFEST,
+            f"tells of {plural(claimed, 'event')} where there are {len(events):,}: damaged, or of another recording",
+        )
+    notes = list(_notes(complete, torn, len(events), claimed))
     meta = manifest.get("meta", {})
-    if not isinstance(meta, dict):
-        raise SourceError(folder / MANIFEST, "'meta' is not an object")
     _check(name, events)
     return Recording(name, complete and not torn, meta, tuple(events), tuple(notes))
 
@@ -173,12 +179,11 @@ def _lines(window: Window) -> Iterator[bytes]:
         yield rest
 
 
-def _notes(complete: bool, torn: bool, count: int, claimed: Any) -> Iterator[str]:
+def _notes(complete: bool, torn: bool, count: int, claimed: int) -> Iterator[str]:
     if not complete:
         yield f"incomplete: the run was cut off, {plural(count, 'event')} can be read"
-    elif torn or (isinstance(claimed, int) and claimed != count):
-        said = plural(claimed, "event") if type(claimed) is int else "its events"
-        yield f"damaged: {count:,} of {said} can be read"
+    elif torn or claimed != count:
+        yield f"damaged: {count:,} of {plural(claimed, 'event') if claimed != count else 'its events'} can be read"
     if torn:
         yield "the last line of the events was torn off and is left out"
 

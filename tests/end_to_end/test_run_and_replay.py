@@ -206,3 +206,29 @@ def test_trouble_is_one_sentence(nets, args, words):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
+
+
+def test_recordings_are_not_replaced_unless_asked(nets):
+    command = ("run", nets / "ours/net.py", nets / "copy/net.py", "-o", nets / "kept", "--quiet")
+    assert nndiff(*command).returncode == 0
+    before = (nets / "kept/reference/events.jsonl").stat().st_mtime_ns
+    refused = nndiff(*command)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "holds a recording already; overwrite it with --overwrite, or give another -o DIR" in refused.stderr
+    assert (nets / "kept/reference/events.jsonl").stat().st_mtime_ns == before
+    assert nndiff(*command, "--overwrite").returncode == 0
+
+
+def test_quiet_is_about_the_terminal_alone(nets):
+    report = nets / "whole.md"
+    command = ("run", nets / "ours/net.py", nets / "theirs/net.py", "--quiet")
+    done = nndiff(*command, "--report", "terminal", "--report", f"md:{report}")
+    assert done.stdout.count("\n") == 1
+    assert report.read_text().count("\n") > 10
+
+
+def test_a_killed_process_is_told_as_killed(tmp_path):
+    (tmp_path / "dies.py").write_text("import os, signal\ndef model():\n    os.kill(os.getpid(), signal.SIGKILL)\n")
+    done = nndiff("run", tmp_path / "dies.py", tmp_path / "dies.py")
+    assert done.returncode == 2
+    assert "its process was killed by signal 9; out of memory?: it said nothing" in done.stderr

@@ -75,4 +75,7 @@ def _reason(stderr: str, status: int) -> str:
         return ours[-1].removeprefix("nndiff: ").partition(f"; {LEFT} ")[0]
     lines = [line for line in stderr.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "it said nothing"
+    if status < 0:
+        memory = "; out of memory?" if status == -9 else ""
+        return f"its process was killed by signal {-status}{memory}: {last}"
     return f"its process ended with status {status}: {last}"

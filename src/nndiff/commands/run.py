@@ -7,12 +7,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from nndiff.commands.diff import add_pairing_options, compare_and_report, rules_from
 from nndiff.commands.elsewhere import Order, record_elsewhere
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports
 from nndiff.commands.record import add_run_options
+from nndiff.errors import SourceError
 from nndiff.models.kinds import check_name
+from nndiff.recording.folder import is_recording
 from nndiff.sources import Source
 from nndiff.tolerance import choose
 
@@ -46,6 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
     )
     parser.add_argument("candidate", metavar="CAND_MODEL", help="the model on trial")
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the recordings here, as reference and candidate")
+    parser.add_argument("--overwrite", action="store_true", help="replace recordings that are there")
     _add_side_options(parser)
     add_run_options(parser)
     _add_shared_options(parser)
@@ -82,10 +86,20 @@ def run(args: argparse.Namespace) -> int:
     for _, side in _SIDES:
         check_name(getattr(args, side))  # both, before the first is run
     if args.output:
+        if not args.overwrite:
+            _refuse_recordings(args.output)
         os.makedirs(args.output, exist_ok=True)
         return compare_and_report(_recorded(args, args.output), tolerance, rules, args)
     with tempfile.TemporaryDirectory(prefix="nndiff-run-") as folder:
         return compare_and_report(_recorded(args, folder), tolerance, rules, args)
+
+
+def _refuse_recordings(folder: str) -> None:
+    """Refuse to replace recordings that nobody asked to replace, before anything is run."""
+    for _, side in _SIDES:
+        path = Path(folder, side)
+        if is_recording(path):
+            raise SourceError(path, "holds a recording already; overwrite it with --overwrite, or give another -o DIR")
 
 
 def _recorded(args: argparse.Namespace, folder: str) -> list[Source]:

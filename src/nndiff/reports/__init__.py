@@ -105,7 +105,7 @@ def _rendered(comparison: Comparison, report: Report, sink: Sink, options: Repor
         top=options.top,
         width=sink.width if options.width is None else options.width,
         color=sink.color if options.color is None else options.color,
-        quiet=options.quiet,
+        quiet=options.quiet and sink.path is None,  # quiet is about the terminal: a file is whole
         verbose=options.verbose,
     )
     return Output(sink, report.render(comparison, shown), for_people=report.name == "terminal")

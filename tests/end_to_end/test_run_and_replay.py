@@ -232,3 +232,17 @@ def test_a_killed_process_is_told_as_killed(tmp_path):
     done = nndiff("run", tmp_path / "dies.py", tmp_path / "dies.py")
     assert done.returncode == 2
     assert "its process was killed by signal 9; out of memory?: it said nothing" in done.stderr
+
+
+def test_recordings_named_in_ways_that_do_not_work_say_what_does(nets):
+    recording = nets / "a.nnrec"
+    assert nndiff("record", nets / "ours/net.py", "-o", recording, "--quiet").returncode == 0
+    for said, *command in (
+        ("the recording comes first, then the MODEL", "diff", nets / "ours/net.py", recording),
+        ("give the folder it is in", "diff", recording / "manifest.json", recording),
+        ("a recording has no parts: choose with --include 'blocks*'", "diff", f"{recording}::blocks", recording),
+        ("a recording has no parts: choose with --include 'blocks*'", "show", f"{recording}::blocks"),
+    ):
+        done = nndiff(*command)
+        assert (done.returncode, done.stdout) == (2, ""), done.stdout
+        assert said in done.stderr

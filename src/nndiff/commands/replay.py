@@ -22,7 +22,8 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
 
 def has_models(args: argparse.Namespace) -> bool:
     """Tell whether a candidate is a model to be run, not a source to be read."""
-    return any(_is_model(candidate, args.reference) for candidate in args.candidates)
+    turned_round = _named_as_model(args.reference) and any(map(is_run, args.candidates))
+    return turned_round or any(_is_model(each, args.reference) for each in args.candidates)
 
 
 def refuse_replay_options(args: argparse.Namespace) -> None:
@@ -36,13 +37,17 @@ def refuse_replay_options(args: argparse.Namespace) -> None:
 
 
 def _is_model(candidate: str, reference: str) -> bool:
-    if candidate.startswith("hf:") or candidate.partition(":")[0].endswith(".py"):
+    if _named_as_model(candidate):
         return True
     if not is_run(reference):  # a name that is no file is a typing error here, not a Python module
         return False
     from nndiff.models.kinds import looks_like_model
 
     return looks_like_model(candidate) or (candidate.endswith((".nemo", ".ckpt")) and os.path.isfile(candidate))
+
+
+def _named_as_model(name: str) -> bool:
+    return name.startswith("hf:") or name.partition(":")[0].endswith(".py")
 
 
 def is_run(path: str) -> bool:
@@ -60,6 +65,11 @@ def is_run(path: str) -> bool:
 def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
     """Record every candidate that is a model on the reference's inputs; return all candidates."""
     if not is_run(args.reference):
+        if _named_as_model(args.reference) and any(map(is_run, args.candidates)):
+            raise UsageError(
+                f"{args.reference} is a model, and the reference must be a recording: the recording comes first, then "
+                "the MODEL; two models are compared with nndiff run"
+            )
         models = ", ".join(each for each in args.candidates if _is_model(each, args.reference))
         raise UsageError(
             f"{models} is a model, and {args.reference} is no recording to replay: record the reference first "

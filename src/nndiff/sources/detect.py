@@ -63,6 +63,8 @@ def _open_folder(path: str, part: str) -> Source:
     if is_recording(Path(path)) or os.path.lexists(os.path.join(path, EVENTS)):  # damaged it is still no other folder
         from nndiff.recording.reader import open_recording
 
+        if part:
+            raise SourceError(f"{path}::{part}", f"a recording has no parts: choose with --include '{part}*'")
         return _of_recording(open_recording(path))
     if saved_outputs.is_saved_outputs(path):
         return saved_outputs.open_saved_outputs(path, _open_plain)
@@ -86,6 +88,8 @@ def _open_plain(path: str) -> Source:
 def _open_file(path: str, part: str) -> Source:
     window = Window(RegularFile(path))
     head = window.head(512)
+    if b'"nndiff.recording"' in head:
+        raise SourceError(path, "the manifest of a recording: give the folder it is in")
     if safetensors_file.looks_like(head, window.size):
         return below(safetensors_file.open_safetensors(path), part)
     if head[:2] == b"PK":

@@ -106,7 +106,8 @@ def test_a_branch_without_gradient_is_found_though_every_output_agrees(diff, fau
 def test_a_dropout_too_many_shows_in_train_mode_alone(diff):
     assert diff("eval", "one_dropout_more").verdict == "identical"
     found = diff("train", "one_dropout_more").first_divergence
-    assert (found["after"], found["before"]) == ("encoder.layers.1:output", "decoder.decoder_layers.0:output")
+    assert (found["name"], found["candidate_name"]) == ("decoder.decoder_layers:output", "head:output")
+    assert (found["inputs"], found["before"]) == ("in tolerance", "decoder.decoder_layers.0:output")
 
 
 def test_all_in_one_command_each_side_in_its_own_environment_in_train_mode(nemo, tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ def pair_in_other_containers(work: Work, renames: Sequence[Rename], guess: str) 
         theirs = right.get(key, [])
         if _of_one_call(ours) and _of_one_call(theirs):
             _take_back(work, ours, theirs)
-            for one, other, certain in _belonging(work, ours, theirs):
+            for one, other, certain in _of_calls(work, ours, theirs):
                 work.pair(one.name, other.name, f"name, {ELSEWHERE}" + ("" if certain else f", then {guess}"))
 
 
@@ -96,20 +96,26 @@ def _shape(tensor: TensorRef) -> Hashable:
     return tensor.shape
 
 
-def _belonging(work: Work, ours: _Tensors, theirs: _Tensors) -> Iterator[_Found]:
-    """Yield the free tensors of one call on both sides that belong together, the surest first."""
-    only = len(ours) == len(theirs) == 1 and ours[0].meta["slot"] == "output"
+def _of_calls(work: Work, ours: _Tensors, theirs: _Tensors) -> Iterator[_Found]:
+    """Yield the free tensors of one call that belong together; the only ones of both sides whatever their shape."""
     left = [tensor for tensor in ours if tensor.name in work.reference]
     right = [tensor for tensor in theirs if tensor.name in work.candidate]
+    only = len(ours) == len(theirs) == 1 and ours[0].meta["slot"] == "output"
     if only and left and right:
         yield left[0], right[0], True
-        return
+    else:
+        yield from belonging(left, right)
+
+
+def belonging(left: Iterable[TensorRef], right: Iterable[TensorRef]) -> Iterator[_Found]:
+    """Yield the tensors of one call on both sides that belong together, the surest first."""
+    ours, theirs = list(left), list(right)
     for key in (_kind, _shape):
-        for kind in dict.fromkeys(map(key, left)):
-            found = _of_one_kind([each for each in left if key(each) == kind], [t for t in right if key(t) == kind])
+        for kind in dict.fromkeys(map(key, ours)):
+            found = _of_one_kind([each for each in ours if key(each) == kind], [t for t in theirs if key(t) == kind])
             for one, other, certain in found:
-                left.remove(one)
-                right.remove(other)
+                ours.remove(one)
+                theirs.remove(other)
                 yield one, other, certain
 
 

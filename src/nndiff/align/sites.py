@@ -14,9 +14,10 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from nndiff.align.calls import Call, Paired, calls_of
-from nndiff.align.containers import pair_in_other_containers, same_content
+from nndiff.align.containers import ELSEWHERE, belonging, pair_in_other_containers, same_content
 from nndiff.align.fused import Fused, find_fused, pair_fused, pair_owned_parts
 from nndiff.align.hints import site_hints
+from nndiff.align.near import CallPair, around, like_calls, near_calls
 from nndiff.align.own import pair_own
 from nndiff.align.passes import pair_by_name
 from nndiff.align.plan import Alignment, Tensors
@@ -46,12 +47,16 @@ def align_sites(
     for each in held:
         work.give_back(each)
     _pair_unique(work, *calls, same, _content, "content")
+    named = dict(same)
+    _pair_calls(work, near_calls(*_free(calls, same)), same, "values near")
+    _pair_calls(work, like_calls(*calls, same), same, "values near in like layers")
     fused = find_fused(work, *calls, same)
     calls = _without(calls, fused)
+    _pair_calls(work, around(*calls, same), same, f"the layers inside and {GUESSED}")
     _pair_in_order(work, *calls, same, lambda call: (call.cls, call.shapes), f"class, shape and {GUESSED}")
     fused += find_fused(work, *calls, same)
     calls = _without(calls, fused)
-    known = dict(same)  # what follows pairs calls of other classes too, and may be far from the truth
+    known = _of_one_class(*calls, same) | named  # a layer may return what a whole attention of the other side does
     _pair_in_order(work, *calls, same, lambda call: (call.leaf, call.shapes), f"shape and {GUESSED}")
     _pair_unique(work, *calls, same, lambda call: (call.cls, call.shapes), f"class and shape, out of {GUESSED}")
     _pair_followers(work, same)
@@ -119,6 +124,25 @@ def _pair_unique(
         if one is not None and other is not None:
             same[one.key] = other.key
             _pair_outputs(work, one.outputs, other.outputs, matched_by)
+
+
+def _free(calls: _Calls, same: Paired) -> _Calls:
+    """Return the calls without a partner."""
+    taken = set(same.values())
+    return [call for call in calls[0] if call.key not in same], [call for call in calls[1] if call.key not in taken]
+
+
+def _pair_calls(work: Work, found: Iterable[CallPair], same: Paired, matched_by: str) -> None:
+    """Pair calls that were found to belong together."""
+    for one, other in list(found):
+        same[one.key] = other.key
+        _pair_outputs(work, one.outputs, other.outputs, matched_by)
+
+
+def _of_one_class(reference: list[Call], candidate: list[Call], same: Paired) -> Paired:
+    """Return the pairs of calls of one class: those of others do not hold the same."""
+    classes = {call.key: call.cls for call in candidate}
+    return {call.key: same[call.key] for call in reference if classes.get(same.get(call.key, ("", -1))) == call.cls}
 
 
 def _alone(calls: Iterable[Call], key: Callable[[Call], Hashable | None]) -> dict[Hashable, Call | None]:
@@ -214,9 +238,9 @@ def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorR
         work.pair(one.name, other.name, f"{matched_by}, then content")
         free_left.remove(one)
         free_right.remove(other)
-    for one, other in zip(free_left, free_right, strict=False):
-        if one.shape == other.shape:
-            work.pair(one.name, other.name, matched_by if GUESSED in matched_by else f"{matched_by}, then {GUESSED}")
+    for one, other, certain in belonging(free_left, free_right):
+        how = f"{matched_by}, {ELSEWHERE}"
+        work.pair(one.name, other.name, how if certain or GUESSED in matched_by else f"{how}, then {GUESSED}")
 
 
 def _pair_followers(work: Work, same: Paired) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from report_builders import comparison, metrics, mixed, pair
 
+import nndiff
 from nndiff import result_json
 from nndiff.errors import ReportError
 from nndiff.reports import ReportOptions, get_report, wording
@@ -81,3 +83,12 @@ def test_damage_is_told_without_python(harm: Callable[[Any], object], said: str,
     with pytest.raises(ReportError, match=said) as caught:
         result_json.load(tmp_path / "x.json")
     assert "Error" not in str(caught.value)
+
+
+def test_what_is_too_small_to_be_judged_is_told() -> None:
+    far, near = np.full(4, 1e-6), np.full(4, 1.0)
+    result = nndiff.compare({"a": far, "b": near}, {"a": 0 * far, "b": near + 1e-6})
+    assert result.exit_code == 0
+    told = [note for note in wording.notes(result) if "whatever" in note]
+    assert told == ["1 tensor (a) lies wholly below the tolerance and passes whatever it holds: see --atol"]
+    assert not [note for note in wording.notes(nndiff.compare({"b": near}, {"b": near + 1e-6})) if "whatever" in note]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from nndiff.names import natural_key, printable
+from nndiff.names import counted, natural_key, printable
 from nndiff.names import plural as plural  # every report says numbers so
 from nndiff.recorded import GRADIENTS
 from nndiff.reports import nothing
@@ -349,11 +349,30 @@ def notes(comparison: Comparison) -> Iterator[str]:
     for side in comparison.candidates:
         role = printable(side.label) if len(comparison.candidates) > 1 else "candidate"
         yield from (f"{role}: {printable(note)}" for note in side.notes)
+    yield from _faint(comparison)
     yield from _not_finite_alike(comparison)
     broken = ((pair, pair.metrics) for pair in comparison.pairs if pair.verdict is Verdict.NOT_FINITE)
     yield from _some([_not_finite(pair, numbers) for pair, numbers in broken if numbers])
     said = Counter(pair.note for pair in comparison.pairs if pair.note)
     yield from _some([f"{plural(number, 'tensor')}: {printable(note)}" for note, number in said.most_common()])
+
+
+_FAR = 0.01  # relatively: what rounding does not explain
+
+
+def _faint(comparison: Comparison) -> Iterator[str]:
+    """Tell what passes only because it is small: no value of it could be told from zero."""
+    names = [printable(pair.name) for pair in comparison.pairs if pair.verdict is Verdict.CLOSE and _is_faint(pair)]
+    if names:
+        lie, pass_, hold = ("lies", "passes", "it holds") if len(names) == 1 else ("lie", "pass", "they hold")
+        yield f"{counted(names, 'tensor')} {lie} wholly below the tolerance and {pass_} whatever {hold}: see --atol"
+
+
+def _is_faint(pair: Pair) -> bool:
+    numbers = pair.metrics
+    if numbers is None or not numbers.rel_l2 > _FAR:
+        return False
+    return max(map(abs, (numbers.ref_min, numbers.ref_max, numbers.cand_min, numbers.cand_max))) <= pair.atol
 
 
 def _not_finite_alike(comparison: Comparison) -> Iterator[str]:

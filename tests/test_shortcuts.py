@@ -87,3 +87,16 @@ def test_a_sketch_cannot_excuse_what_lies_between_its_places(tmp_path):
     pair, result = judged(tmp_path, VALUES, other, "sketch")
     assert pair.verdict is Verdict.NOT_COMPARED
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (8, 8)])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_tensor_kept_in_full_is_judged_by_the_sketch_of_the_other(tmp_path, flipped, shape):
+    values = VALUES[: shape[0], : shape[1]]
+    for factor, verdict in ((1.0, Verdict.IDENTICAL), (1 + 2e-6, Verdict.CLOSE), (1.5, Verdict.DIFFERENT)):
+        sides = [
+            recorded(tmp_path / f"{keep}-{factor}", made, keep)
+            for keep, made in (("full", values), ("sketch", (values * factor).astype(np.float32)))
+        ]
+        result = compare_sources(*(sides[::-1] if flipped else sides))
+        assert next(pair for pair in result.pairs if pair.name == "layer:output").verdict is verdict

@@ -78,9 +78,9 @@ class _Search:
             what = f"what is out is the gradient at {_owner(past.gradient)}, {past.done} on a way past {_told(takers)}"
             inside = around([past.gradient], all_takers)  # a composite that takes it, and adds something to it
             return Blame(inside or around([*takers, past.gradient], self._called), f"{self._agree(takers)}; {what}")
-        sides = next((sides for sides in map(self._handed.detour, takers) if sides), "")
-        if sides:
-            return self._between(takers, [each for each in all_takers if not self._handed.detour(each)], sides)
+        winding = [each for each in takers if self._handed.detour(each)]
+        if winding:
+            return self._between(winding, [each for each in all_takers if not self._handed.detour(each)])
         if len(takers) == 1:
             why = f"{self._agree(takers)}: its backward, or that of other code that takes the output of {self._here}"
             return Blame(takers[0].module, why, takers[0].part)
@@ -89,8 +89,9 @@ class _Search:
             f"{self._agree(takers)}: what they hand on together, or what is done to it on the way",
         )
 
-    def _between(self, takers: Sequence[SitePair], straight: Sequence[SitePair], sides: str) -> Blame:
+    def _between(self, takers: Sequence[SitePair], straight: Sequence[SitePair]) -> Blame:
         """Return what is around the output and those that take it; a composite that takes it as it is, is enough."""
+        sides = self._handed.detour(takers[0])
         enough = [each for each in straight if all(holds(each, taker) for taker in takers)]
         module = max((each.module for each in enough), key=len) if enough else self._around(takers)
         told = _told(takers)

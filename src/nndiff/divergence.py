@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -75,7 +75,7 @@ class Run:
         return found
 
     def _turns(self, site: SitePair) -> bool:
-        return site.slot == "output" and self.inputs_of(site) is State.IN
+        return site.slot == "output" and self._state(site, self._as_it_lies) is State.IN
 
     def first(self) -> SitePair | Lost | None:
         """Return where the two runs part first: forward if they part there, then at the loss, then backward."""
@@ -99,10 +99,13 @@ class Run:
 
     def inputs_of(self, site: SitePair) -> State:
         """Return whether what the module was called with is in tolerance."""
+        return self._state(site, self._same_given)
+
+    def _state(self, site: SitePair, same: Callable[[_Given, _Given], State]) -> State:
         left, right = self._given(site.reference, 0), self._given(site.candidate, 1)
-        states = [self._same_given(left[path], right[path]) for path in left if path in right]
+        states = [same(left[path], right[path]) for path in left if path in right]
         if len(left) == len(right) and len(states) < len(left):  # called by keyword here, by position there
-            states = [self._same_given(*both) for both in zip(left.values(), right.values(), strict=True)]
+            states = [same(*both) for both in zip(left.values(), right.values(), strict=True)]
         if State.OUT in states:
             return State.OUT
         return State.IN if states and State.UNKNOWN not in states else State.UNKNOWN
@@ -120,10 +123,13 @@ class Run:
 
     def _same_given(self, one: _Given, other: _Given) -> State:
         """Return whether two calls were given the same; a view of all of a tensor is that tensor, however it lies."""
-        found = self._same_input(one.event, other.event)
+        found = self._as_it_lies(one, other)
         if found is State.UNKNOWN and self._whole(one, self.reference) and self._whole(other, self.candidate):
             return self._same_input(one.origin, other.origin)
         return found
+
+    def _as_it_lies(self, one: _Given, other: _Given) -> State:
+        return self._same_input(one.event, other.event)
 
     @staticmethod
     def _whole(given: _Given, tensors: Mapping[int, TensorRef]) -> bool:

@@ -16,8 +16,7 @@ Tensors = Mapping[int, TensorRef]  # every recorded tensor of a side by its orde
 class Handed:
     """Know who was handed the output at which a gradient is out, and how.
 
-    A tensor is known by its memory: what returns its argument as it is, and does something to the gradient, leaves
-    no trace in the forward pass.
+    A tensor is known by its memory and by what made it: one that went through an identity is a view of all of it.
     """
 
     site: SitePair  # of the gradient
@@ -29,9 +28,14 @@ class Handed:
         return [each for each in calls if self._taken(each.reference, self._here)]
 
     def detour(self, each: SitePair) -> str:
-        """Return the sides on which code stands between the output and the call that takes it."""
-        sides = (("reference", each.reference, self._here), ("candidate", each.candidate, self._there))
-        return " and the ".join(name for name, taker, made in sides if not self._straight(taker, made))
+        """Return the sides on which code stands between the output and the call that takes it.
+
+        Where both take a view, that is how it is taken, and the tensor itself; where one does, that is the detour.
+        """
+        here, there = self._how(each.reference, self._here), self._how(each.candidate, self._there)
+        both_view = here == there == "view"
+        sides = (("reference", here), ("candidate", there))
+        return " and the ".join(name for name, how in sides if not (how == "same" or both_view))
 
     def same(self, each: SitePair) -> bool:
         """Tell whether a call of the reference returned the very output."""
@@ -45,8 +49,9 @@ class Handed:
     def _there(self) -> TensorRef | None:
         return self.candidate.get(self.site.candidate.meta.get("forward", -1))
 
-    def _straight(self, taker: TensorRef, made: TensorRef | None) -> bool:
-        return any(link.how in ("same", "view") for link in self._taken(taker, made))
+    def _how(self, taker: TensorRef, made: TensorRef | None) -> str:
+        hows = {link.how for link in self._taken(taker, made)}
+        return next((how for how in ("same", "view") if how in hows), "")
 
     def _taken(self, taker: TensorRef, made: TensorRef | None) -> list[Link]:
         """Return by which links a call was given an output: by its event, or by another of the same bytes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nndiff.judge import judge
+from nndiff.recording.keep import sketch_positions
 from nndiff.stats import ENVELOPE_RTOLS, Job, Metrics, get_engine
 from nndiff.stats.metrics import NAN
-from nndiff.tensors import TensorRef
+from nndiff.tensors import LateData, MemoryData, TensorRef
 from nndiff.verdict import Verdict
 
 
@@ -97,8 +98,8 @@ def equal_metrics(tensor: TensorRef) -> Metrics:
 
 def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> Known | None:
     """Judge by the values that were kept of both sides, at the same places."""
-    one, other = reference.meta.get("sketch"), candidate.meta.get("sketch")
-    if not (isinstance(one, TensorRef) and isinstance(other, TensorRef)) or one.shape != other.shape:
+    one, other = _sketch(reference), _sketch(candidate)
+    if one is None or other is None or one.shape != other.shape:
         return None
     metrics = next(iter(get_engine().measure([Job(one, other, atol, rtol)])))
     verdict = judge(metrics, one.dtype == other.dtype)
@@ -108,6 +109,21 @@ def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: fl
         # the digests differ: what differs are elements that were not kept, and nobody knows by how much
         return None
     return Known(verdict, atol, rtol, metrics, f"judged by a sketch of {one.count:,} of {reference.count:,} elements")
+
+
+def _sketch(tensor: TensorRef) -> TensorRef | None:
+    """Return the sketch that was kept of a tensor, or the one that would have been kept of it."""
+    kept = tensor.meta.get("sketch")
+    if isinstance(kept, TensorRef) or tensor.missing:
+        return kept
+    places = sketch_positions(tensor.count)
+    if places.size == tensor.count:
+        return tensor
+
+    def taken() -> MemoryData:
+        return MemoryData(tensor.read(0, tensor.count).ravel()[places])
+
+    return replace(tensor, shape=(places.size,), data=LateData(taken), storage_id=None, meta={})
 
 
 def _stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:

@@ -68,9 +68,18 @@ def causes(result):
     return {finding.cause for finding in result.findings}
 
 
+class Unseen(Slightly):
+    """Hand on what is given as it is: nothing of it is seen in the forward pass."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.view_as(value)
+
+
 # what is done between two layers of the reference, of the candidate, and what is said
 BETWEEN = {
     "straight there": (lambda x: x, Slightly.apply, "between part.a and part.b in the candidate, or of part.b"),
+    "an identity there": (lambda x: x, Unseen.apply, "between part.a and part.b in the candidate, or of part.b"),
     "a copy there": (torch.clone, Slightly.apply, "between part.a and part.b in the reference and the candidate"),
     "a function there": (torch.tanh, lambda x: Slightly.apply(torch.tanh(x)), "part.b or of what is done in between"),
 }

@@ -225,6 +225,16 @@ def layer(m, attention=lambda x: x, residual=lambda x: x):
     m.model.layers[1].forward = types.MethodType(forward, m.model.layers[1])
 
 
+def cross_attention_detached(m):
+    attention = m.decoder.layers[1].encoder_attn
+    plain = attention.forward
+
+    def forward(*args, key_value_states, **kwargs):
+        return plain(*args, key_value_states=key_value_states.detach(), **kwargs)
+
+    attention.forward = forward
+
+
 def residual_detached(m):
     layer(m, residual=torch.detach)
 
@@ -272,6 +282,7 @@ BACKWARD = {
     layer_backward: ("llama", "model.layers.1", "the backward of what model.layers.1 does"),
     weight_backward: ("bert", "encoder.layer.1.intermediate.dense", "that of its parameter is out"),
     key_input_detached: ("llama", "model.layers.1.self_attn", "q_proj, model.layers.1.self_attn.k_proj"),
+    cross_attention_detached: ("whisper", "decoder.layers.1.encoder_attn", "between encoder.layer_norm and"),
     residual_detached: ("llama", "model.layers.1", "cut off on a way past model.layers.1.input_layernorm"),
     residual_scaled: ("llama", "model.layers.1", "multiplied by 1.1 on a way past model.layers.1.input_layernorm"),
     attention_detached: ("llama", "model.layers.1.self_attn", "no gradient reaches it in the candidate"),

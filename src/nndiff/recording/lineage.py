@@ -28,6 +28,7 @@ class _Known:
     stride: tuple[int, ...]
     dtype: torch.dtype
     flags: tuple[bool, bool]
+    node: tuple[int, ...]
     check: bytes
     span: tuple[int, int] | None  # bytes of the storage, where every one of them belongs to the tensor
 
@@ -60,7 +61,7 @@ class Lineage:
         self._storages[storage._cdata] = (reference, known)
 
     def find(self, tensor: torch.Tensor) -> tuple[TensorEvent, str] | None:
-        """Return the event a tensor is (`same`) or is a view of (`view`), or None."""
+        """Return the event a tensor is (`same`) or is a view of (`view`), be it one of all of it, or None."""
         self._sweep()
         place = _place(tensor)
         if place is None:
@@ -120,6 +121,7 @@ def _known(tensor: torch.Tensor, version: int, event: TensorEvent, check: bytes)
         stride=tensor.stride(),
         dtype=tensor.dtype,
         flags=(tensor.is_conj(), tensor.is_neg()),
+        node=_node(tensor),
         check=check,
         span=(low, high) if dense else None,
     )
@@ -132,9 +134,17 @@ def _same(tensor: torch.Tensor, known: list[_Known]) -> tuple[TensorEvent, str] 
         if (each.offset, each.dtype) == (tensor.storage_offset(), tensor.dtype)
         and (each.shape, each.stride) == (tuple(tensor.shape), tensor.stride())
         and each.flags == (tensor.is_conj(), tensor.is_neg())
+        and each.node == _node(tensor)
     ]
     check = _checksum(tensor) if alike else b""
     return next(((each.event, "same") for each in alike if each.check == check), None)
+
+
+def _node(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return which node of the graph made a tensor: what is detached, or goes through an identity, is another."""
+    made_by = tensor.grad_fn if tensor.requires_grad else None
+    number = -1 if made_by is None else int(made_by._sequence_nr())
+    return int(tensor.requires_grad), number, tensor.output_nr
 
 
 def _view(tensor: torch.Tensor, storage: torch.UntypedStorage, known: list[_Known]) -> tuple[TensorEvent, str] | None:

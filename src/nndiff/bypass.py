@@ -16,7 +16,7 @@ from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
 
 _LARGEST = 1 << 22  # elements of one tensor
-_MOST = 256  # tensors that are looked at
+_MOST_READ = 1 << 26  # elements in all
 _STRAIGHT = 1e-4
 
 Array = NDArray[Any]
@@ -41,11 +41,18 @@ def bypassed(site: SitePair, takers: Sequence[SitePair], good: Iterable[SitePair
         return None
     wrong = _flat(site.candidate) - _flat(site.reference)
     ways = {each.reference.meta["order"] for each in takers}
-    alike = [each for each in good if each.reference.shape == site.reference.shape and _readable(each)][:_MOST]
+    alike = _nearest(site, [each for each in good if each.reference.shape == site.reference.shape and _readable(each)])
     own = [each for each in alike if each.reference.meta.get("forward") in ways]
     if any(_factor(wrong, each) is not None for each in own):
         return None  # those that took it may hand on too much of their own
     return next(_explaining(wrong, [each for each in alike if each not in own]), None)
+
+
+def _nearest(site: SitePair, gradients: list[SitePair]) -> list[SitePair]:
+    """Return those that were reached shortly before or after, as many as may be read."""
+    when = int(site.reference.meta["order"])
+    most = max(1, _MOST_READ // max(1, site.reference.count))
+    return sorted(gradients, key=lambda each: abs(int(each.reference.meta["order"]) - when))[:most]
 
 
 def _explaining(wrong: Array, gradients: Iterable[SitePair]) -> Iterator[Bypass]:

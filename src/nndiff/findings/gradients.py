@@ -17,10 +17,11 @@ _LISTED = 10
 
 def gradient_findings(run: Run) -> Iterator[Finding]:
     """Yield what is wrong with the gradients, where outputs do not explain it."""
-    tied = list(untied(run.telling, run.left))
+    outputs_agree = all(site.passed for site in run.telling if site.slot == "output")
+    tied = list(untied(run.telling, run.left)) if outputs_agree else []
     yield from (finding for finding, _ in tied)
     yield from _missing(run, frozenset(name for _, names in tied for name in names))
-    if all(site.passed for site in run.telling if site.slot == "output"):
+    if outputs_agree:
         factor = common_factor(run.telling)
         yield from _scaled(factor)
         if factor is None or factor.reach is Reach.SOME:

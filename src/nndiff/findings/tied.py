@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.lost import SIDES, Left
+from nndiff.recording.events import Stats
 from nndiff.result import Finding
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
 
 _LARGEST = 1 << 24  # elements: several are held in memory
+_ALIKE = 1e-3
 _MOST = 16  # gradients without a partner that are looked at
 
 
@@ -35,8 +38,21 @@ def _adds_up(site: SitePair, parts: Sequence[TensorRef], number: int) -> bool:
     apart, whole = (site.reference, site.candidate)[:: -1 if number else 1]
     if apart.shape != whole.shape or apart.count > _LARGEST or any(each.missing for each in (apart, whole, *parts)):
         return False
+    if not _may_add_up(apart, whole, parts):
+        return False
     total = np.sum([_wide(each) for each in (apart, *parts)], axis=0)
     return bool(np.allclose(total, _wide(whole), atol=site.pair.atol, rtol=site.pair.rtol))
+
+
+def _may_add_up(apart: TensorRef, whole: TensorRef, parts: Sequence[TensorRef]) -> bool:
+    """Tell whether the sums of all elements add up, where statistics were taken: that needs no reading."""
+    tensors = whole, apart, *parts
+    stats: list[Stats] = [each.meta["stats"] for each in tensors if each.meta.get("stats")]
+    if len(stats) < len(tensors):
+        return True
+    total, *others = [each.mean * each.count for each in stats]
+    most = sum(each.l2 for each in stats) * math.sqrt(max(1, whole.count))  # what they could come to
+    return abs(sum(others) - total) <= _ALIKE * most
 
 
 def _wide(tensor: TensorRef) -> NDArray[Any]:

@@ -136,7 +136,9 @@ class Recorder:
         found = self._lineage.find(tensor)
         level = self._sink.keep.level(site.module, site.name)
         if found and not self._inputs_kept:
-            if found[1] == "view":  # which part was taken, and how it lies, only the view itself tells
+            # which part was taken, and how it lies, only the view itself tells; where nothing but statistics is kept
+            # it would cost more than all the rest
+            if found[1] == "view" and level in ("sketch", "full"):
                 self.tensor(site, tensor, keep=lower(level, "sketch"), origin=False)
             return Link(site.path, found[1], found[0].order)
         event = self.tensor(site, tensor, keep=level if self._inputs_kept else lower(level, "sketch"))

@@ -52,6 +52,13 @@ def test_the_verdict_alone_needs_no_rich(tmp_path):
     assert "rich" in _imported_by("diff", path, path)  # the test can fail
 
 
+def test_files_are_compared_without_what_recordings_need(tmp_path):
+    path = save(tmp_path / "a.safetensors", {"a": np.ones(3, np.float32)})
+    code = f"import sys; from nndiff.commands import main; main(['diff', {path!r}, {path!r}]); "
+    code += "raise SystemExit('nndiff.recording' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def test_only_the_command_asked_for_is_imported():
     code = "import sys; from nndiff.commands import main\ntry: main(['show', '--help'])\nexcept SystemExit: pass\n"
     code += "sys.stderr.write(' '.join(sys.modules))"

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from nndiff.judge import judge
-from nndiff.recording.keep import sketch_positions
 from nndiff.stats import ENVELOPE_RTOLS, Job, Metrics, get_engine
 from nndiff.stats.metrics import NAN
 from nndiff.tensors import LateData, MemoryData, TensorRef
@@ -116,12 +117,15 @@ def _sketch(tensor: TensorRef) -> TensorRef | None:
     kept = tensor.meta.get("sketch")
     if isinstance(kept, TensorRef) or tensor.missing:
         return kept
+    from nndiff.recording.keep import sketch_positions  # what only recordings need
+
     places = sketch_positions(tensor.count)
     if places.size == tensor.count:
         return tensor
 
     def taken() -> MemoryData:
-        return MemoryData(tensor.read(0, tensor.count).ravel()[places])
+        pieces = [tensor.read(place, place + 1) for place in places.tolist()]
+        return MemoryData(np.concatenate(pieces))
 
     return replace(tensor, shape=(places.size,), data=LateData(taken), storage_id=None, meta={})
 

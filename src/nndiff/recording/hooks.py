@@ -87,13 +87,25 @@ class Recorder:
         keep: str | None = None,
         forward: int | None = None,
         phase: Phase = "forward",
+    ) -> TensorEvent | int:
+        """Record one tensor; return its event, or the order of a note where its elements cannot be read."""
+        return self._tensor(site, tensor, self._lineage.find(tensor), keep=keep, forward=forward, phase=phase)
+
+    def _tensor(
+        self,
+        site: Site,
+        tensor: torch.Tensor,
+        found: tuple[TensorEvent, str] | None,
+        *,
+        keep: str | None,
+        forward: int | None = None,
+        phase: Phase = "forward",
         origin: bool = True,
     ) -> TensorEvent | int:
-        """Record one tensor; return its event, or the order of a note where its elements cannot be read.
+        """Record a tensor of which is known what it is, or is a view of.
 
         Without `origin` what comes of the tensor is still said to come from the one it is a view of.
         """
-        found = self._lineage.find(tensor)
         like = found[0] if found and found[1] == "same" else None
         try:
             raw = None if like else raw_tensor(tensor)
@@ -139,9 +151,10 @@ class Recorder:
             # which part was taken, and how it lies, only the view itself tells; where nothing but statistics is kept
             # it would cost more than all the rest
             if found[1] == "view" and level in ("sketch", "full"):
-                self.tensor(site, tensor, keep=lower(level, "sketch"), origin=False)
+                self._tensor(site, tensor, found, keep=lower(level, "sketch"), origin=False)
             return Link(site.path, found[1], found[0].order)
-        event = self.tensor(site, tensor, keep=level if self._inputs_kept else lower(level, "sketch"))
+        kept = level if self._inputs_kept else lower(level, "sketch")
+        event = self._tensor(site, tensor, found, keep=kept)
         if isinstance(event, int):
             return Link(site.path, "own", event)
         how = found[1] if found else "equal" if event.same is not None else "own"

@@ -58,7 +58,7 @@ class _Search:
         self._site, self._handed = site, handed
         self._good = [each for each in sites if each.slot == "grad_output" and each.passed]
         self._called = [each for each in sites if each.slot == "output"]
-        self._bad = {_call(each) for each in sites if each.slot == "grad_output" and not each.passed}
+        self._bad = {each.call for each in sites if each.slot == "grad_output" and not each.passed}
         reached = {each.reference.meta.get("forward") for each in self._good}
         self._later = [each for each in self._called if each.reference.meta["order"] in reached]
 
@@ -108,7 +108,7 @@ class _Search:
         come from here.
         """
         made = self._site.reference.meta.get("forward", -1)
-        good = (each for each in self._later if _call(each) not in self._bad)  # all that it returns
+        good = (each for each in self._later if each.call not in self._bad)  # all that it returns
         after = (each for each in good if each.reference.meta["order"] > made)
         found = next((each for each in after if holds(each, self._site) or _of_unknown_origin(each)), None)
         if found is None:
@@ -144,10 +144,6 @@ class _Search:
 def _told(takers: Sequence[SitePair]) -> str:
     names = [_owner(each) for each in takers]
     return ", ".join(names[:3]) + (f" and {plural(len(names) - 3, 'other')}" if len(names) > 3 else "")
-
-
-def _call(site: SitePair) -> tuple[str, int]:
-    return site.module, int(site.reference.meta["call"])
 
 
 def _owner(site: SitePair) -> str:

@@ -6,13 +6,11 @@ them, which is certain, returns the same, they do not; and neither do those laid
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 
 from nndiff.align.sites import GUESSED
+from nndiff.names import ancestors, without_numbers
 from nndiff.sites import SitePair
-
-_NUMBER = re.compile(r"\d+")
 
 _Likeness = tuple[str, str]  # the modules of both sides without their numbers
 
@@ -21,11 +19,14 @@ def misguided(sites: Sequence[SitePair], moved: Container[int]) -> frozenset[int
     """Return the ids of the pairs of modules that do not belong together; `moved` are orders of those that do."""
     outputs = [site for site in sites if site.slot == "output"]
     apart = {site.module for site in outputs if not site.passed}
-    certain = {site.module for site in outputs if not _is_guess(site)} - apart
+    certain = {site.module for site in outputs if not _is_guess(site)} - apart - {""}  # the model itself is around all
     wrong = {
         _likeness(site)
         for site in outputs
-        if _is_guess(site) and not site.passed and site.pair.order not in moved and certain & set(_around(site.module))
+        if _is_guess(site)
+        and not site.passed
+        and site.pair.order not in moved
+        and certain.intersection(ancestors(site.module))
     }
     return frozenset(id(site) for site in sites if _is_guess(site) and _likeness(site) in wrong)
 
@@ -35,12 +36,5 @@ def _is_guess(site: SitePair) -> bool:
 
 
 def _likeness(site: SitePair) -> _Likeness:
-    one, other = (_NUMBER.sub("#", str(side.meta["module"])) for side in (site.reference, site.candidate))
+    one, other = (without_numbers(str(side.meta["module"])) for side in (site.reference, site.candidate))
     return one, other
-
-
-def _around(module: str) -> Iterator[str]:
-    """Yield the paths around a module, but the model itself."""
-    while "." in module:
-        module = module.rpartition(".")[0]
-        yield module

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from nndiff.names import ancestors
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
 
@@ -121,7 +122,8 @@ def lost_in(sites: Sequence[SitePair], left: Left, number: int) -> Iterator[Lost
     reached = {each.meta["forward"]: each for each in left[number] if each.meta["slot"] == "grad_output"}
     owners = [(each, outputs.get(each.meta["module"], ())[-1:]) for each in left[number] if _of_parameter(each)]
     found = [(tensor, site) for tensor, output in owners for _, site in output if not _renamed(site, left, number)]
-    modules = {"", *(around for tensor, _ in owners for around in _ancestry(str(tensor.meta["module"])))}
+    owning = {str(tensor.meta["module"]) for tensor, _ in owners}
+    modules = {"", *owning, *(around for module in owning for around in ancestors(module))}
     at_outputs = [(order, site) for module in modules for order, site in outputs.get(module, ()) if order in reached]
     yield from (Lost(reached[order], SIDES[1 - number], site) for order, site in at_outputs)
     yield from (Lost(tensor, SIDES[1 - number], site) for tensor, site in found)
@@ -137,12 +139,6 @@ def _renamed(site: SitePair, left: Left, number: int) -> bool:
     others = (str(each.meta["module"]) for each in left[1 - number] if _of_parameter(each))
     inside = f"{partner}." if partner else "parametrizations."
     return any(other == partner or other.startswith(inside) for other in others)
-
-
-def _ancestry(module: str) -> Iterator[str]:
-    while module:
-        yield module
-        module = module.rpartition(".")[0]
 
 
 _Output = tuple[int, SitePair]  # with the order of the event on a side

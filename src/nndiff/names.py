@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,21 @@ def strip_wrappers(name: str) -> str:
 def looks_trainable(name: str, dtype: DType) -> bool:
     """Guess whether a tensor is a parameter: of a float type and not named as buffers are."""
     return dtype.kind in ("float", "complex") and name.rsplit(".", 1)[-1] not in _BUFFER_ENDINGS
+
+
+def ancestors(module: str) -> Iterator[str]:
+    """Yield the paths around a module, from the inside out, the model itself (an empty path) last."""
+    while module:
+        module = module.rpartition(".")[0]
+        yield module
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def without_numbers(module: str) -> str:
+    """Return a path with every number as `#`: what layers of one kind in all blocks have in common."""
+    return _NUMBER.sub("#", module)
 
 
 @lru_cache(maxsize=4096)

@@ -68,10 +68,10 @@ class _Known:
     def __init__(self, standing: Standing) -> None:
         outputs = [site for site in standing.sites if site.slot == "output"]
         failing = [site for site in outputs if not site.passed]
-        apart = {_call(site) for site in failing if site.pair.order not in standing.layouts}
+        apart = {site.call for site in failing if site.pair.order not in standing.layouts}
         self._layouts = standing.layouts
-        self._agreeing = {_call(site) for site in outputs if site.passed} - apart
-        self._confirmed = {_modules(site) for site in outputs if _call(site) in self._agreeing}
+        self._agreeing = {site.call for site in outputs if site.passed} - apart
+        self._confirmed = {_modules(site) for site in outputs if site.call in self._agreeing}
         self._classes = {_modules(site): _classes(site) for site in outputs}
         self.doubtful = {_fused_layer(site) for site in failing} - {""}
 
@@ -79,7 +79,7 @@ class _Known:
         """Tell whether a pair that does not agree is none, or lies otherwise."""
         guessed = GUESSED in site.pair.matched_by and not (is_owned(site.reference) and self._belong(site))
         # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
-        in_another_form = site.slot == "input" and _call(site) in self._agreeing
+        in_another_form = site.slot == "input" and site.call in self._agreeing
         wrong_guess = guessed or _fused_layer(site) in self.doubtful
         return site.inside and (wrong_guess or in_another_form or self.lies_otherwise(site))
 
@@ -100,10 +100,6 @@ class _Known:
         """Tell whether two modules of one class hold a parameter of one shape: then it lies in both the same way."""
         one, other = self._classes.get(_modules(site), ("", "?"))
         return is_owned(site.reference) and one == other and site.reference.shape == site.candidate.shape
-
-
-def _call(site: SitePair) -> tuple[str, int]:
-    return site.module, int(site.reference.meta["call"])
 
 
 def _modules(site: SitePair) -> tuple[str, str]:

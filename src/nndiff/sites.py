@@ -30,6 +30,11 @@ class SitePair:
         return str(self.reference.meta["module"])
 
     @property
+    def call(self) -> tuple[str, int]:
+        """Return which call it is of: the module and the number of the call, by the reference."""
+        return self.module, int(self.reference.meta["call"])
+
+    @property
     def inside(self) -> bool:
         """Tell whether it is of something inside the model, which another implementation may do otherwise."""
         return is_inner(self.reference) or is_owned(self.reference)

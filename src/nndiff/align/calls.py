@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nndiff.align.plan import Tensors
+from nndiff.names import ancestors
 from nndiff.tensors import TensorRef
 
 Key = tuple[str, int]  # module and number of a call
@@ -74,8 +75,4 @@ class Regions:
     def of(self, module: str, candidate: bool) -> str:
         """Return the region a module of a side is in; the model itself where there is no other."""
         known = self._candidate if candidate else self._reference
-        while module:
-            module = module.rpartition(".")[0]
-            if module in known:
-                return known[module]
-        return ""
+        return next((known[each] for each in ancestors(module) if each in known), "")

@@ -6,19 +6,18 @@ is paired as that was, whatever it returns.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from nndiff.align.calls import Call, Key, Paired
+from nndiff.names import ancestors, without_numbers
 from nndiff.tensors import TensorRef
 
 _NEAR = 1e-4  # of the scale of a tensor: what rounding may change in its statistics
 _FEWEST = 16  # elements: the statistics of fewer may be near by chance
 _MOST = 64  # calls of like values on a side that are told apart by class and order
 _LONGEST = 1000  # calls of like size among which those of like values are looked for
-_NUMBER = re.compile(r"\d+")
 
 CallPair = tuple[Call, Call]
 
@@ -66,10 +65,7 @@ def _groups(left: Sequence[Call], right: Sequence[Call]) -> Iterator[tuple[list[
     for one in left:
         found = _reached(one, right, sizes)
         groups.setdefault(tuple(call.key for call in found), ([], found))[0].append(one)
-    claimed: dict[Key, int] = {}
-    for keys in groups:
-        for key in keys:
-            claimed[key] = claimed.get(key, 0) + 1
+    claimed = Counter(key for keys in groups for key in keys)
     for keys, group in groups.items():
         if keys and all(claimed[key] == 1 for key in keys) and max(map(len, group)) <= _MOST:
             yield group
@@ -122,7 +118,7 @@ _Kind = tuple[str, str]  # the path without its numbers, and the class
 
 
 def _kind(call: Call) -> _Kind:
-    return _NUMBER.sub("#", call.module), call.cls
+    return without_numbers(call.module), call.cls
 
 
 def _by_likeness(calls: Iterable[Call]) -> dict[_Kind, list[Call]]:
@@ -155,9 +151,8 @@ def _by_inside(calls: Iterable[Call], names: Paired) -> dict[frozenset[Key], lis
     """Return calls of modules by what is paired inside them, in the reference's names for it."""
     inside: dict[str, set[Key]] = {}
     for (module, _), name in names.items():
-        while "." in module:
-            module = module.rpartition(".")[0]
-            inside.setdefault(module, set()).add(name)
+        for outer in filter(None, ancestors(module)):
+            inside.setdefault(outer, set()).add(name)
     found: dict[frozenset[Key], list[Call]] = {}
     for call in calls:
         found.setdefault(frozenset(inside.get(call.module, ())), []).append(call)

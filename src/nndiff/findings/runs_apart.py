@@ -8,7 +8,7 @@ from typing import Any
 from nndiff.divergence import Run, State, attribute_changes
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.layout import Layout, layout_findings
-from nndiff.names import plural
+from nndiff.names import ancestors, plural
 from nndiff.recorded import is_inner
 from nndiff.result import Finding
 from nndiff.sites import SitePair, outside_agrees
@@ -156,7 +156,7 @@ def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
 
 def _norms(run: Run) -> Iterator[Finding]:
     failing = [site for site in run.telling if site.slot == "output" and not site.passed]
-    outer = {around for site in failing for around in _ancestors(site.module)}
+    outer = {around for site in failing for around in ancestors(site.module)}
     # a composite that holds a failing module does not diverge on its own
     own = [site for site in failing if site.module not in outer and run.inputs_of(site) is State.IN]
     if own and all(_is_norm(site) for site in own):
@@ -167,12 +167,6 @@ def _norms(run: Run) -> Iterator[Finding]:
             "compare eps, running statistics, train or eval mode, and the order of eps and square root",
             0.8,
         )
-
-
-def _ancestors(module: str) -> Iterator[str]:
-    while module:
-        module = module.rpartition(".")[0]
-        yield module
 
 
 def _is_norm(site: SitePair) -> bool:

@@ -52,7 +52,11 @@ class Run:
         for site in self.sites:
             if site.pair.verdict is not Verdict.NOT_COMPARED:
                 self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = site.passed
-        self._names = tuple({each.name: each for each in side.values()} for side in (self.reference, self.candidate))
+
+    @cached_property
+    def _names(self) -> tuple[Mapping[str, TensorRef], ...]:
+        """Return every recorded tensor by its name, of either side."""
+        return tuple({each.name: each for each in side.values()} for side in (self.reference, self.candidate))
 
     @cached_property
     def telling(self) -> Sequence[SitePair]:

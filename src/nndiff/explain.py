@@ -33,14 +33,9 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         kept += standing.sites
         leftovers += standing.leftovers
         lost = _lost(standing.leftovers, reference, "reference"), _lost(standing.leftovers, candidate, "candidate")
-        run = Run(
-            standing.sites,
-            _by_order(reference),
-            _by_order(candidate),
-            lost,
-            (_asking(reference), _asking(candidate)),
-            standing.moved,
-        )
+        ours, theirs = _by_order(reference), _by_order(candidate)
+        asking = _asking(reference, ours), _asking(candidate, theirs)
+        run = Run(standing.sites, ours, theirs, lost, asking, standing.moved)
         first = run.first()
         site = None if isinstance(first, Lost) else first
         found = recording_findings(run, site, reference.meta, candidate.meta, standing.layouts)
@@ -65,12 +60,11 @@ def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[Tens
     return [tensor for tensor in tensors if is_gradient(tensor)]
 
 
-def _asking(source: Source) -> Asked | None:
+def _asking(source: Source, tensors: Mapping[int, TensorRef]) -> Asked | None:
     """Return what a side asks gradients for, where what it got none of was noted."""
     silent = source.meta.get("without_gradient", [])
     if source.meta.get("producer") != "nndiff.record" or not isinstance(silent, list):
         return None
-    tensors = _by_order(source)
     reached = (tensors.get(each.meta["forward"]) for each in tensors.values() if each.meta["slot"] == "grad_output")
     names = (name for name in (*source.others, *source.tensors) if name.endswith(":param_grad"))
     return Asked(frozenset(names), frozenset((*map(str, silent), *(each.name for each in reached if each))))

@@ -55,14 +55,13 @@ class _State:
         """Take in a block; return |d| of its pairs that are finite on both sides."""
         self.nonfinite_ref += int(np.count_nonzero(~block.ref_finite))
         self.nonfinite_cand += int(np.count_nonzero(~block.cand_finite))
-        pair_finite = block.ref_finite & block.cand_finite
         same = block.equal | block.both_nan
         self.unequal += int(np.count_nonzero(~same))
-        bad = int(np.count_nonzero(~same & ~pair_finite))
+        bad = int(np.count_nonzero(~same & ~block.both_finite))
         self.nonfinite_unequal += bad
         self.mismatched += bad
-        self.sums.add_sides(*block.sides())
-        where = np.flatnonzero(pair_finite)
+        block.add_to(self.sums)
+        where = block.where
         size = block.diff_size[where]
         if where.size:
             self._add_pairs(block, where, size)
@@ -73,7 +72,6 @@ class _State:
         ref = block.ref_modulus[where]
         self.mismatched += int(np.count_nonzero(~(size <= self.atol + self.rtol * ref)))
         self._add_extremes(where, size, ref)
-        self.sums.add_pairs(block.pairs(where))
 
     def _add_extremes(self, where: NDArray[np.intp], size: Floats, ref: Floats) -> None:
         at = int(size.argmax())
@@ -110,6 +108,8 @@ class _Block:
         ref_raw, cand_raw = ref_type.decode(ref), cand_type.decode(cand)
         self.ref, self.cand = ref_raw.astype(wide), cand_raw.astype(wide)
         self.ref_finite, self.cand_finite = np.isfinite(self.ref), np.isfinite(self.cand)
+        self.both_finite = self.ref_finite & self.cand_finite
+        self.where = np.flatnonzero(self.both_finite)
         self.both_nan = np.isnan(self.ref) & np.isnan(self.cand)
         if self.is_complex:  # NaN in one part leaves the other to be compared
             self.both_nan &= _same(self.ref.real, self.cand.real) & _same(self.ref.imag, self.cand.imag)
@@ -125,14 +125,12 @@ class _Block:
         self.ref_size = self.ref_modulus if self.is_complex else self.ref
         self.cand_size = np.abs(self.cand) if self.is_complex else self.cand
 
-    def sides(self) -> tuple[Floats, Floats]:
-        """Return the finite numbers of each side, of complex ones the moduli."""
-        return self.ref_size[self.ref_finite], self.cand_size[self.cand_finite]
-
-    def pairs(self, where: NDArray[np.intp]) -> PairBlock:
-        """Return the numbers at places that are finite on both sides."""
-        ref, cand = self.ref[where].view(np.float64), self.cand[where].view(np.float64)
-        return PairBlock(ref, cand, self.diff_signed[where], self.ref_modulus[where])
+    def add_to(self, sums: Sums) -> None:
+        """Add the finite numbers of each side, of complex ones the moduli, and those of both."""
+        sums.add_sides(self.ref_size[self.ref_finite], self.cand_size[self.cand_finite])
+        if self.where.size:
+            ref, cand = self.ref[self.where].view(np.float64), self.cand[self.where].view(np.float64)
+            sums.add_pairs(PairBlock(ref, cand, self.diff_signed[self.where], self.ref_modulus[self.where]))
 
 
 def _same(one: Floats, other: Floats) -> NDArray[np.bool_]:
@@ -208,16 +206,13 @@ def _summed(job: Job, scale: Scale) -> Sums:
     """Look again at numbers so large or small that their squares left the range of float64."""
     sums = Sums(scale)
     for block in _blocks(job.reference, job.candidate):
-        sums.add_sides(*block.sides())
-        where = np.flatnonzero(block.ref_finite & block.cand_finite)
-        if where.size:
-            sums.add_pairs(block.pairs(where))
+        block.add_to(sums)
     return sums
 
 
 def _sizes(job: Job) -> Iterator[Floats]:
     for block in _blocks(job.reference, job.candidate):
-        yield block.diff_size[block.ref_finite & block.cand_finite]
+        yield block.diff_size[block.where]
 
 
 def _metrics(state: _State, reference: TensorRef, percentiles: tuple[float, ...]) -> Metrics:

@@ -39,11 +39,11 @@ clean:
 $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/nndiff/stats/native/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (the first time takes a few minutes)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
 	@touch $(STAMP)
 
-PIP = -m pip install -q --disable-pip-version-check
+PIP = -m pip install -qq --disable-pip-version-check
 
 # What the benchmarks measure against, beside what is there already.
 $(VENV)/.bench: $(STAMP)

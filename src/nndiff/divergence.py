@@ -14,6 +14,7 @@ from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
 from nndiff.recorded import is_gradient
 from nndiff.recording.events import Site
+from nndiff.rounding import Rounding, rounding
 from nndiff.shortcuts import known
 from nndiff.sites import SitePair
 from nndiff.stats import Job, get_engine
@@ -100,6 +101,10 @@ class Run:
         # No cause is certain. Where inputs were not recorded, the first to finish is the best that is known.
         unknown = [site for site in failing if states[id(site)] is State.UNKNOWN]
         return (unknown or failing)[0]
+
+    def rounding(self, first: SitePair) -> Rounding | None:
+        """Return whether the place where the runs part first looks like rounding."""
+        return rounding(self.telling, first, self.reference)
 
     def inputs_of(self, site: SitePair) -> State:
         """Return whether what the module was called with is in tolerance."""
@@ -205,7 +210,7 @@ def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
         "verdict": site.pair.verdict.value,
         "max_abs": site.pair.metrics.max_abs if site.pair.metrics else None,
         "inputs": run.inputs_of(site).value if site.slot == "output" else "",
-        "why": _why(run, site),
+        "why": _why(run, site) + ("; it looks like rounding" if run.rounding(site) else ""),
         "source": [_place(here), _place(there)],
         "attributes": {} if site.part else attribute_changes(here, there),
     }

@@ -74,3 +74,23 @@ def choose(atol: float | None, rtol: float | None, tolerance: str | None = None)
     if atol is None and rtol is None:
         return Tolerance()
     return Tolerance(DEFAULT_ATOL if atol is None else atol, DEFAULT_RTOL if rtol is None else rtol, "given")
+
+
+def typed(needed: float) -> str:
+    """Return the options that let pass what needs this as atol and rtol."""
+    text = rounded_up(needed)
+    return f"--atol {text} --rtol {text}"
+
+
+def rounded_up(value: float) -> str:
+    """Return three digits that are never less than the value, so that what is printed passes."""
+    if value == 0:
+        return "0"
+    near = f"{value:.2e}"
+    # equal is enough only for short binary fractions: with others the rule's own rounding may fall short
+    if float(near) > value * (1 + 2**-50) or (float(near) == value and (value * 1024).is_integer()):
+        return near
+    from decimal import ROUND_CEILING, Context, Decimal
+
+    digits = Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value * (1 + 2**-50)))
+    return f"{float(digits):.2e}"

@@ -8,6 +8,7 @@ from typing import Any
 from nndiff.divergence import Run, State, attribute_changes
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.layout import Layout, layout_findings
+from nndiff.findings.rounding import rounding_findings
 from nndiff.names import ancestors, plural
 from nndiff.recorded import is_inner
 from nndiff.result import Finding
@@ -36,6 +37,7 @@ def _apart(
 ) -> Iterator[Finding]:
     yield from _inputs(run)
     yield from _losses(reference, candidate)
+    yield from rounding_findings(run, first)
     modes = list(_modes(run, first, reference, candidate))
     yield from modes
     yield from _attributes(first, reference, candidate, known=("training",) if modes else ())

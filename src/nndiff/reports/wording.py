@@ -14,6 +14,8 @@ from nndiff.reports import nothing
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals, count
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
+from nndiff.tolerance import rounded_up as rounded_up  # every report says tolerances so
+from nndiff.tolerance import typed
 from nndiff.verdict import Outcome, Verdict
 
 SIGNS = {
@@ -300,7 +302,7 @@ def passing(comparison: Comparison) -> str:
     """Return the smallest tolerance that passes, as options to type; or why there is none."""
     needed = comparison.needed_tolerance
     if needed is not None:
-        return _typed(needed)
+        return typed(needed)
     totals = _that_count(comparison)
     reasons = [
         (totals.shape, "of another shape"),
@@ -318,26 +320,7 @@ def _rest(comparison: Comparison) -> str:
     """Return what the pairs need that a tolerance can help."""
     pairs = tuple(pair for pair in comparison.pairs if pair.metrics and pair.verdict is not Verdict.NOT_FINITE)
     needed = replace(comparison, pairs=pairs, leftovers=()).needed_tolerance
-    return f"; the rest at {_typed(needed)}" if needed else ""
-
-
-def _typed(needed: float) -> str:
-    text = rounded_up(needed)
-    return f"--atol {text} --rtol {text}"
-
-
-def rounded_up(value: float) -> str:
-    """Return three digits that are never less than the value, so that what is printed passes."""
-    if value == 0:
-        return "0"
-    near = f"{value:.2e}"
-    # equal is enough only for short binary fractions: with others the rule's own rounding may fall short
-    if float(near) > value * (1 + 2**-50) or (float(near) == value and (value * 1024).is_integer()):
-        return near
-    from decimal import ROUND_CEILING, Context, Decimal
-
-    digits = Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value * (1 + 2**-50)))
-    return f"{float(digits):.2e}"
+    return f"; the rest at {typed(needed)}" if needed else ""
 
 
 def notes(comparison: Comparison) -> Iterator[str]:

@@ -47,6 +47,7 @@ class Run:
     left: Left = ((), ())  # gradients that the other side lacks
     asking: Asking = (None, None)
     moved: Container[int] = ()  # orders of the pairs that agree once one side is rearranged
+    alone: Left = ((), ())  # outputs of the model that the other side does not return
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from nndiff.divergence import Run, describe
 from nndiff.findings.runs_apart import module_tree, recording_findings
 from nndiff.lost import Asked, Lost
-from nndiff.recorded import is_gradient, is_inner
-from nndiff.result import Comparison, Finding, Leftover
+from nndiff.recorded import is_final, is_gradient, is_inner
+from nndiff.result import Comparison, Finding, Leftover, Pair
 from nndiff.rewrites import without_rewrites
 from nndiff.sites import SitePair
 from nndiff.sources import Source
@@ -26,16 +26,21 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
     findings: list[Finding] = []
     kept: list[SitePair] = []
     leftovers: list[Leftover] = []
+    aside: list[Pair] = []
+    latent: list[Finding] = []
     for label, (reference, candidate) in sources.items():
         mine = [site for site in sites if site.pair.candidate == label]
         left = [each for each in comparison.leftovers if each.candidate == label]
         standing = without_rewrites(mine, left, (reference, candidate))
         kept += standing.sites
         leftovers += standing.leftovers
+        aside += standing.aside
+        latent += [replace(each, candidate=label) for each in standing.latent]
         lost = _lost(standing.leftovers, reference, "reference"), _lost(standing.leftovers, candidate, "candidate")
         ours, theirs = _by_order(reference), _by_order(candidate)
         asking = _asking(reference, ours), _asking(candidate, theirs)
-        run = Run(standing.sites, ours, theirs, lost, asking, standing.moved)
+        alone = _alone(standing.leftovers, reference, "reference"), _alone(standing.leftovers, candidate, "candidate")
+        run = Run(standing.sites, ours, theirs, lost, asking, standing.moved, alone)
         first = run.first()
         site = None if isinstance(first, Lost) else first
         found = recording_findings(run, site, reference.meta, candidate.meta, standing.layouts)
@@ -50,6 +55,8 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         first_divergences=firsts,
         findings=tuple(findings),
         notes=(*comparison.notes, *_notes(kept)),
+        aside=tuple(aside),
+        latent=tuple(latent),
     )
 
 
@@ -58,6 +65,12 @@ def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[Tens
     left = [each for each in leftovers if each.side == side and not each.unreached]
     tensors = [source.tensors[each.name] for each in left if each.counts or is_inner(source.tensors[each.name])]
     return [tensor for tensor in tensors if is_gradient(tensor)]
+
+
+def _alone(leftovers: Sequence[Leftover], source: Source, side: str) -> list[TensorRef]:
+    """Return the outputs of the model without a partner."""
+    left = [source.tensors[each.name] for each in leftovers if each.side == side and each.counts and not each.unreached]
+    return [tensor for tensor in left if is_final(tensor)]
 
 
 def _asking(source: Source, tensors: Mapping[int, TensorRef]) -> Asked | None:

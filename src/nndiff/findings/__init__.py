@@ -4,6 +4,7 @@ Slugs used so far:
 
     inputs-differ       the two runs were not fed the same
     losses-differ       the backward passes began with losses of another kind
+    outputs-missing     only one side returns an output: a cache, hidden states, attentions
     rounding            what differs looks like rounding: small beside the tensors, and it grows without a jump
     more-than-rounding  the first divergence looks like rounding, a later one does not
     train-mode          one side ran in train mode, or both with dropout at work

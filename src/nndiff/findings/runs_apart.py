@@ -8,6 +8,7 @@ from typing import Any
 from nndiff.divergence import Run, State, attribute_changes
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.layout import Layout, layout_findings
+from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
 from nndiff.names import ancestors, plural
 from nndiff.recorded import is_inner
@@ -23,7 +24,7 @@ def recording_findings(
     run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
 ) -> tuple[Finding, ...]:
     """Return the findings of two recordings, the most telling first."""
-    lost = any(not is_inner(tensor) for side in run.left for tensor in side)
+    lost = any(run.alone) or any(not is_inner(tensor) for side in run.left for tensor in side)
     apart = lost or any(not site.passed for site in run.sites)
     found = [
         *_unstable(reference, candidate),
@@ -37,6 +38,7 @@ def _apart(
 ) -> Iterator[Finding]:
     yield from _inputs(run)
     yield from _losses(reference, candidate)
+    yield from returned_findings(run, reference, candidate)
     yield from rounding_findings(run, first)
     modes = list(_modes(run, first, reference, candidate))
     yield from modes

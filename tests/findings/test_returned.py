@@ -1,0 +1,100 @@
+"""Outputs that only one of two models returns are named, with the setting that turned them off."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import nndiff
+
+
+def llama(**options):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, **options,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+TOKENS = {"input_ids": torch.randint(0, 100, (2, 6), generator=torch.Generator().manual_seed(1))}
+
+
+def told(result):
+    (finding,) = [finding for finding in result.findings if finding.cause == "outputs-missing"]
+    return finding
+
+
+def without_what_is_missing(result):
+    return re.findall(r"--exclude '([^']+)'", told(result).repair)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_a_cache_that_one_side_does_not_return_is_named(backward):
+    both = llama(), llama(use_cache=False)
+    result = nndiff.compare(*both, inputs=TOKENS, backward=backward)
+    assert result.exit_code == 1
+    assert all(pair.verdict.passed for pair in result.pairs)
+    assert "only the reference returns output.past_key_values (4 tensors)" in told(result).evidence
+    assert "use_cache of the config is True against False" in told(result).evidence
+    exclude = without_what_is_missing(result)
+    assert nndiff.compare(*both, inputs=TOKENS, backward=backward, exclude=exclude).exit_code == 0
+
+
+def test_a_cache_that_only_the_candidate_returns_is_named():
+    result = nndiff.compare(llama(use_cache=False), llama(), inputs=TOKENS)
+    assert "only the candidate returns output.past_key_values" in told(result).evidence
+
+
+def test_what_the_call_asks_for_is_named(tmp_path):
+    one = nndiff.record(llama(), TOKENS, path=tmp_path / "one")
+    other = nndiff.record(
+        llama(), {**TOKENS, "use_cache": False, "output_hidden_states": True}, path=tmp_path / "other"
+    )
+    findings = [each for each in nndiff.compare(one, other).findings if each.cause == "outputs-missing"]
+    assert "use_cache of the call is unset against False" in findings[0].evidence
+    assert "only the candidate returns output.hidden_states" in findings[1].evidence
+    assert "output_hidden_states of the call is unset against True" in findings[1].evidence
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_checkpointing_that_turns_the_cache_off_is_named():
+    other = llama()
+    other.gradient_checkpointing_enable()
+    result = nndiff.compare(llama(), other, inputs=TOKENS, mode="train")
+    assert "gradient_checkpointing of the model is False against True" in told(result).evidence
+
+
+class Net(nn.Module):
+    def __init__(self, return_hidden):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.head, self.return_hidden = nn.Linear(4, 4), nn.Linear(4, 2), return_hidden
+
+    def forward(self, x):
+        hidden = self.fc(x)
+        return (self.head(hidden), hidden * 2) if self.return_hidden else self.head(hidden)
+
+
+def test_an_output_without_a_name_is_told_by_its_place():
+    result = nndiff.compare(Net(True), Net(False), inputs=torch.randn(3, 4))
+    assert (
+        "only the reference returns output.1; return_hidden of the model is True against False" in told(result).evidence
+    )
+
+
+def test_where_both_return_the_same_nothing_is_said():
+    for both in ((Net(True), Net(True)), (llama(), llama(return_dict=True))):
+        inputs = TOKENS if hasattr(both[0], "config") else torch.randn(3, 4)
+        assert not nndiff.compare(*both, inputs=inputs).findings
+
+
+def test_what_was_left_out_on_purpose_is_not_missing():
+    result = nndiff.compare(llama(), llama(use_cache=False), inputs=TOKENS, exclude="(model):output.past_key_values")
+    assert result.exit_code == 0
+    assert not result.findings

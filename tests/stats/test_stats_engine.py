@@ -183,3 +183,35 @@ def test_swapping_sides(seed: int, size: int, level: str) -> None:
         assert getattr(there, name) == pytest.approx(getattr(back, name), rel=1e-9, abs=1e-12, nan_ok=True)
     assert there.diff_mean == pytest.approx(-back.diff_mean, rel=1e-9, abs=1e-15)
     assert (there.ref_min, there.cand_max) == (back.cand_min, back.ref_max)
+
+
+@needs_native
+def test_a_batch_is_measured_once_by_one() -> None:
+    from nndiff.stats import _native
+
+    batch = _native.Batch(b"", 2, False)
+    with pytest.raises(RuntimeError, match="nothing was begun"):
+        batch.wait()
+    assert batch.begin()
+    with pytest.raises(RuntimeError, match="another thread"):
+        batch.begin()
+    with pytest.raises(RuntimeError, match="another thread"):
+        batch.step(1)
+    assert batch.wait() == 0
+    del batch
+    begun = _native.Batch(b"", 2, False)
+    assert begun.begin()
+    del begun  # waits for its thread
+
+
+@needs_native
+def test_who_wants_no_more_results_waits_for_those_under_way() -> None:
+    values = [np.full(6000, number, np.float32) for number in range(3000)]
+    results = native().measure(job(tensor(each), tensor(each + 1)) for each in values)
+    assert next(iter(results)).max_abs == 1
+    results.close()  # type: ignore[attr-defined]
+    del values
+    assert [
+        each.max_abs
+        for each in native().measure([job(tensor(np.zeros(3, np.float32)), tensor(np.ones(3, np.float32)))])
+    ] == [1]

@@ -16,6 +16,12 @@ class Batch:
     def step(self, elements: int, /) -> int | None:
         """Measure on; return how many elements were new, or None when all is done."""
 
+    def begin(self) -> bool:
+        """Measure all in a thread of its own, unless there is none to be had."""
+
+    def wait(self) -> int:
+        """Wait until all that was begun is measured; return how many elements that were."""
+
     def pending(self, elements: int, /) -> tuple[int, int] | None:
         """Return the elements that the next step of one fed pair needs."""
 

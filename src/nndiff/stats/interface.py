@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import TensorRef
@@ -12,8 +11,7 @@ from nndiff.tensors import TensorRef
 Progress = Callable[[int], None]  # told the number of elements done since last time
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """Ask for the numbers of two tensors of the same shape, judged at a tolerance."""
 
     reference: TensorRef

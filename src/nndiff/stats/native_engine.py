@@ -6,7 +6,6 @@ import math
 import os
 import struct
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -107,37 +106,25 @@ class _Running:
     def __init__(self, pairs: _Pairs, batch: _native.Batch) -> None:
         self.pairs = pairs
         self.batch = batch
-        self._thread: threading.Thread | None = None
-        self._seen: list[int] = []
-        self._failed: BaseException | None = None
+        self.in_thread = False
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="nndiff-stats")
-        self._thread.start()
+        """Let C go on alone; a thread of Python's would wait for the interpreter's lock."""
+        self.in_thread = self.batch.begin()
 
-    @property
-    def in_thread(self) -> bool:
-        return self._thread is not None
-
-    def wait(self) -> None:
-        if self._thread:
-            self._thread.join()
+    def wait(self) -> int:
+        """Wait for what was begun; return the number of elements."""
+        if not self.in_thread:
+            return 0
+        self.in_thread = False
+        return self.batch.wait()
 
     def steps(self) -> Iterator[int]:
         """Yield the number of new elements, step by step."""
-        if not self._thread:
+        if self.in_thread:
+            yield self.wait()
+        else:
             yield from self._feed() if self.pairs.fed else self._step()
-            return
-        self.wait()
-        if self._failed:
-            raise self._failed
-        yield from self._seen
-
-    def _work(self) -> None:
-        try:
-            self._seen.extend(self._step())
-        except BaseException as error:
-            self._failed = error
 
     def _step(self) -> Iterator[int]:
         while (seen := self.batch.step(_STEP)) is not None:

@@ -32,6 +32,7 @@ int batch_start(Batch *b, size_t items, int threads, const Kernels *kernels, int
 
 void batch_stop(Batch *b)
 {
+    batch_wait(b);
     for (size_t i = 0; i < b->count && b->items; i++)
         item_stop(&b->items[i]);
     for (int i = 0; i < b->worker_count; i++)
@@ -158,6 +159,13 @@ typedef struct {
     Worker *worker;
 } Hand;
 
+/* Where a look at a task leaves its numbers: an item of a single chunk has nothing to merge. */
+static State *state_of(const Step *step, size_t t)
+{
+    Item *item = &step->batch->items[step->batch->tasks[t].item];
+    return item->mode == KEEP ? &item->state : &step->states[t - step->first];
+}
+
 static void *work(void *argument)
 {
     Hand *hand = argument;
@@ -175,7 +183,7 @@ static void *work(void *argument)
         else if (b->round == ROUND_SECOND)
             second_look(hand->worker, item, task);
         else
-            first_look(hand->worker, item, task, &step->states[t - step->first]);
+            first_look(hand->worker, item, task, state_of(step, t));
     }
     worker_flush(hand->worker);
 #ifdef HAVE_X86
@@ -194,19 +202,26 @@ static int want_workers(Batch *b, int count)
     return 1;
 }
 
+/* Start a thread that gets no signals: they are for the thread that called. */
+static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !failed;
+}
+
 static void run_threads(Batch *b, Step *step, int threads)
 {
     pthread_t thread[MAX_THREADS];
     Hand hand[MAX_THREADS];
-    sigset_t all, before;
     int started = 0;
     for (int i = 0; i < threads; i++)
         hand[i] = (Hand){step, &b->workers[i]};
-    sigfillset(&all); /* signals are for the thread that called */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (started + 1 < threads && pthread_create(&thread[started], NULL, work, &hand[started + 1]) == 0)
+    while (started + 1 < threads && start_thread(&thread[started], work, &hand[started + 1]))
         started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     work(&hand[0]);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
@@ -217,9 +232,11 @@ static int64_t merge(Batch *b, const Step *step)
     int64_t seen = 0;
     for (size_t t = step->first; t < step->end; t++) {
         Item *item = &b->items[b->tasks[t].item];
-        const State *part = &step->states[t - step->first];
-        state_merge(&item->state, part);
+        const State *part = state_of(step, t);
         seen += part->done;
+        if (part == &item->state)
+            continue;
+        state_merge(&item->state, part);
         if (t + 1 == step->end || b->tasks[t + 1].item != b->tasks[t].item)
             item->known = survey_of(&item->state);
     }
@@ -244,4 +261,29 @@ int64_t batch_step(Batch *b, size_t end)
     free(step.states);
     b->next = end;
     return seen;
+}
+
+/* --- a batch on its own -------------------------------------------------------------------------- */
+
+static void *drive(void *argument)
+{
+    Batch *b = argument;
+    for (size_t end; (end = batch_end_of_step(b, INT64_MAX));)
+        b->seen += batch_step(b, end);
+    return NULL;
+}
+
+int batch_begin(Batch *b)
+{
+    b->seen = 0;
+    b->driven = start_thread(&b->driver, drive, b);
+    return b->driven;
+}
+
+int64_t batch_wait(Batch *b)
+{
+    if (b->driven)
+        pthread_join(b->driver, NULL);
+    b->driven = 0;
+    return b->seen;
 }

@@ -19,6 +19,9 @@ typedef struct {
     pthread_mutex_t lock;
     Worker workers[MAX_THREADS];
     int worker_count, no_memory;
+    pthread_t driver; /* goes through all steps, while the caller does something else */
+    int driven;
+    int64_t seen;
 } Batch;
 
 int batch_start(Batch *, size_t items, int threads, const Kernels *, int fed);
@@ -29,5 +32,11 @@ size_t batch_end_of_step(Batch *, int64_t elements);
 
 /* Run the tasks up to `end`; return the number of elements that were seen for the first time. */
 int64_t batch_step(Batch *, size_t end);
+
+/* Run all tasks in a thread of their own; 0 where there is none to be had. */
+int batch_begin(Batch *);
+
+/* Wait for that thread; return the number of elements that were seen. */
+int64_t batch_wait(Batch *);
 
 #endif

@@ -42,7 +42,7 @@ static void find_levels(void)
 typedef struct {
     PyObject_HEAD
     Batch batch;
-    int busy; /* a step runs without the interpreter's lock */
+    int busy; /* measured without the interpreter's lock */
     int fed;
 } BatchObject;
 
@@ -126,6 +126,30 @@ static PyObject *batch_step_method(BatchObject *self, PyObject *args)
     if (!end)
         Py_RETURN_NONE;
     return PyLong_FromLongLong(seen);
+}
+
+PyDoc_STRVAR(begin_doc, "begin() -> bool: measure all in a thread of its own, unless there is none to be had.");
+
+static PyObject *batch_begin_method(BatchObject *self, PyObject *Py_UNUSED(args))
+{
+    if (!enter(self))
+        return NULL;
+    self->busy = batch_begin(&self->batch);
+    return PyBool_FromLong(self->busy);
+}
+
+PyDoc_STRVAR(wait_doc, "wait() -> int: wait until all that was begun is measured; how many elements that were.");
+
+static PyObject *batch_wait_method(BatchObject *self, PyObject *Py_UNUSED(args))
+{
+    long long seen;
+    if (!self->batch.driven)
+        return PyErr_Format(PyExc_RuntimeError, "nothing was begun");
+    Py_BEGIN_ALLOW_THREADS
+    seen = batch_wait(&self->batch);
+    Py_END_ALLOW_THREADS
+    self->busy = 0;
+    return self->batch.no_memory ? PyErr_NoMemory() : PyLong_FromLongLong(seen);
 }
 
 PyDoc_STRVAR(pending_doc, "pending(elements) -> (start, stop) or None: what the next step of one fed pair needs.");
@@ -227,6 +251,8 @@ static PyObject *batch_results(BatchObject *self, PyObject *args)
 
 static PyMethodDef batch_methods[] = {
     {"step", (PyCFunction)(void (*)(void))batch_step_method, METH_VARARGS, step_doc},
+    {"begin", (PyCFunction)batch_begin_method, METH_NOARGS, begin_doc},
+    {"wait", (PyCFunction)batch_wait_method, METH_NOARGS, wait_doc},
     {"pending", (PyCFunction)(void (*)(void))batch_pending, METH_VARARGS, pending_doc},
     {"feed", (PyCFunction)(void (*)(void))batch_feed, METH_VARARGS, feed_doc},
     {"results", (PyCFunction)(void (*)(void))batch_results, METH_VARARGS, results_doc},

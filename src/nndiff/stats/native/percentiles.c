@@ -145,7 +145,7 @@ static void add_histogram(Histogram *to, const Histogram *from)
 /* Sample no more than is needed: where values repeat, the brackets may hold a good part of all. */
 static size_t share_to_sample(const Item *item)
 {
-    double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 16;
+    double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 17;
     for (int64_t key = item->total.low; key <= item->total.high; key++)
         inside += item->between[key] ? (double)item->total.count[key] : 0;
     inside *= (double)item->count / fmax((double)item->total.total, 1);
@@ -225,13 +225,15 @@ static int value_between(const Item *item, int q, int64_t rank, double *value)
         double on = (place - below[1]) * share;
         return select_between(item, (Stretch){edge_of(&keys, edge[1]), end, on, spread * sqrt(on) + 1, 1, 0}, value);
     }
-    double on = (place - below[0]) * share;
-    Stretch ahead = {first, end, on, spread * sqrt(on) + 1, 1, 0};
-    if (near->edges == 2) {
-        ahead.to = edge_of(&keys, edge[1]);
-        ahead.high_known = 1;
+    double on = (place - below[0]) * share, back = (below[1] - place) * share;
+    if (near->edges == 1)
+        return select_between(item, (Stretch){first, end, on, spread * sqrt(on) + 1, 1, 0}, value);
+    Stretch within = {first, edge_of(&keys, edge[1]), on, spread * sqrt(on) + 1, 1, 1};
+    if (back < on) { /* the fewer samples in between, the surer their number */
+        within.at = -back;
+        within.off = spread * sqrt(back) + 1;
     }
-    return select_between(item, ahead, value);
+    return select_between(item, within, value);
 }
 
 static double value_counted(const Item *item, int64_t rank)

@@ -39,7 +39,7 @@ def known(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) 
     if sketched is not None:
         return sketched
     why = reference.missing or candidate.missing or ""
-    if _stats_apart(reference, candidate, atol, rtol):
+    if stats_apart(reference, candidate, atol, rtol):
         return Known(Verdict.DIFFERENT, atol, rtol, note=f"judged by their statistics: {why}")
     return Known(Verdict.NOT_COMPARED, atol, rtol, note=why)
 
@@ -106,7 +106,7 @@ def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: fl
     verdict = judge(metrics, one.dtype == other.dtype)
     if one.count == reference.count:
         return Known(verdict, atol, rtol, metrics)
-    if verdict is Verdict.IDENTICAL or (verdict.passed and _stats_apart(reference, candidate, atol, rtol)):
+    if verdict is Verdict.IDENTICAL or (verdict.passed and stats_apart(reference, candidate, atol, rtol)):
         # the digests differ: what differs are elements that were not kept, and nobody knows by how much
         return None
     return Known(verdict, atol, rtol, metrics, f"judged by a sketch of {one.count:,} of {reference.count:,} elements")
@@ -130,7 +130,7 @@ def _sketch(tensor: TensorRef) -> TensorRef | None:
     return replace(tensor, shape=(places.size,), data=LateData(taken), storage_id=None, meta={})
 
 
-def _stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
+def stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
     """Tell whether the statistics alone prove that an element is out of tolerance.
 
     If every |c - r| is within atol + rtol * |r|, then minimum, maximum and mean are within

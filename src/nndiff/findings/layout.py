@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nndiff.findings.rearranged import Array, Sides, Way, in_order, merges, rearranged
 from nndiff.recorded import is_gradient
 from nndiff.result import Finding
+from nndiff.shortcuts import stats_apart
 from nndiff.sites import SitePair
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Shape, TensorRef
 from nndiff.verdict import Verdict
 
 _LARGEST = 1 << 24  # elements: both sides are held in memory
 _MOST_READ = 1 << 28  # elements in all
-_MOST_AXES = 5
-_SAMPLED = 4  # places along each axis that are looked at first
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -36,17 +31,32 @@ class Layout:
 
 
 def layouts(sites: Iterable[SitePair]) -> dict[int, Layout]:
-    """Return what would agree after a rearrangement, by the order of the pair; it is said, and never called equal."""
+    """Return what would agree after a rearrangement, by the order of the pair; it is said, and never called equal.
+
+    What varies is looked at first: of what is the same everywhere the others of its shapes must tell how it lies.
+    """
     found: dict[int, Layout] = {}
+    seen: dict[tuple[Shape, Shape], list[Way]] = {}
     read = 0
-    for site in sites:
-        if _worth_a_look(site) and read < _MOST_READ:
-            read += site.reference.count + site.candidate.count
-            both = _numbers(site.reference), _numbers(site.candidate)
-            layout = _layout(_Sides(*both, site.pair.atol, site.pair.rtol, is_gradient(site.reference)))
-            if layout is not None:
-                found[site.pair.order] = layout
+    for site in sorted(filter(_worth_a_look, sites), key=_is_constant):
+        read += site.reference.count + site.candidate.count
+        if read > _MOST_READ:
+            break
+        layout = _layout(site, seen.setdefault((site.reference.shape, site.candidate.shape), []))
+        if layout is not None:
+            found[site.pair.order] = layout
     return found
+
+
+def _layout(site: SitePair, seen: list[Way]) -> Layout | None:
+    """Return how one side of a pair lies; remember the way."""
+    sides = Sides(_numbers(site.reference), _numbers(site.candidate), site.pair.atol, site.pair.rtol)
+    way = _way(sides, seen)
+    if way is None:
+        return _repeated(sides, is_gradient(site.reference))
+    if way not in seen:
+        seen.append(way)
+    return _told(way)
 
 
 def layout_findings(
@@ -72,11 +82,16 @@ def _worth_a_look(site: SitePair) -> bool:
     if _data(one) is None or _data(other) is None:
         return False
     if site.pair.verdict is Verdict.SHAPE:
-        return True
+        return one.count != other.count or not stats_apart(one, other, site.pair.atol, site.pair.rtol)
     # of the same shape: only where an axis can be exchanged for another of its size and little else is alike
     repeated = len(set(one.shape)) < len([size for size in one.shape if size > 1])
     metrics = site.pair.metrics
     return repeated and metrics is not None and not metrics.cosine > 0.99
+
+
+def _is_constant(site: SitePair) -> bool:
+    stats = site.reference.meta.get("stats")
+    return bool(stats and not stats.nonfinite and stats.max - stats.min <= site.pair.atol)
 
 
 def _data(tensor: TensorRef) -> TensorRef | None:
@@ -89,70 +104,38 @@ def _data(tensor: TensorRef) -> TensorRef | None:
 
 def _numbers(tensor: TensorRef) -> Array:
     numbers: Array = (_data(tensor) or tensor).numpy().reshape(tensor.shape)
-    return numbers.astype(np.complex128 if np.iscomplexobj(numbers) else np.float64)
+    return numbers
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """Hold two arrays and the tolerance they are compared at."""
+def _way(sides: Sides, seen: Sequence[Way]) -> Way | None:
+    """Return how the candidate's elements lie, first as others of these shapes do.
 
-    one: Array
-    other: Array
-    atol: float
-    rtol: float
-    gradients: bool
-
-    def agree(self, one: Array, other: Array) -> bool:
-        """Tell whether two arrays of one shape agree, looking at a few places first."""
-        few = tuple(slice(None, None, max(1, size // _SAMPLED)) for size in one.shape)
-        return self._close(one[few], other[few]) and self._close(one, other)
-
-    def _close(self, one: Array, other: Array) -> bool:
-        return bool(np.allclose(other, one, atol=self.atol, rtol=self.rtol, equal_nan=True))
-
-
-def _layout(sides: _Sides) -> Layout | None:
-    return _permuted(sides) or _reshaped(sides) or _repeated(sides)
-
-
-def _permuted(sides: _Sides) -> Layout | None:
-    axes = _permutation(sides, sides.one, sides.other)
-    if axes is None:
+    Where all elements are alike they lie in any way: they do as others do, or as neighbouring axes put together.
+    """
+    one, other = sides.one.shape, sides.other.shape
+    if sides.one.size != sides.other.size:
         return None
-    shapes = f"{list(sides.other.shape)} to {list(sides.one.shape)}"
-    how = f"permute{axes}"
-    evidence = f"the candidate's axes {axes} are the reference's in order: {shapes}"
-    return Layout("permuted", how, evidence, f"{how} on the candidate's side", 0.99)
+    known = next((way for way in seen if sides.agree(way)), None)
+    if known is not None:
+        return known
+    plain = in_order(other, one)
+    if one != other and (sides.varies or merges(one, other)) and sides.agree(plain):
+        return plain
+    return rearranged(sides)
 
 
-def _permutation(sides: _Sides, one: Array, other: Array) -> tuple[int, ...] | None:
-    if one.ndim != other.ndim or one.ndim > _MOST_AXES or sorted(one.shape) != sorted(other.shape):
-        return None
-    for axes in permutations(range(one.ndim)):
-        if axes != tuple(range(one.ndim)):
-            turned = other.transpose(axes)
-            if turned.shape == one.shape and sides.agree(one, turned):
-                return axes
-    return None
+def _told(way: Way) -> Layout:
+    shapes = f"{list(way.given)} to {list(way.wanted)}"
+    if not way.turned:
+        repair = f"reshape to {list(way.wanted)} on the candidate's side"
+        return Layout("reshaped", way.how, f"the same elements in the same order: {shapes}", repair, 0.99)
+    evidence = f"the candidate's axes {way.axes} are the reference's in order: {shapes}"
+    if way.how != f"permute{way.axes}":
+        evidence = f"the same elements in another order, which {way.how} puts right: {shapes}"
+    return Layout("permuted", way.how, evidence, f"{way.how} on the candidate's side", 0.99)
 
 
-def _reshaped(sides: _Sides) -> Layout | None:
-    """Return how the shape alone differs, or the shape and, without axes of one element, their order."""
-    one, other = sides.one, sides.other
-    if one.shape == other.shape or one.size != other.size:
-        return None
-    shapes = f"{list(other.shape)} to {list(one.shape)}"
-    repair = f"reshape to {list(one.shape)} on the candidate's side"
-    if sides.agree(one.reshape(-1), other.reshape(-1)):
-        return Layout("reshaped", "reshape", f"the same elements in the same order: {shapes}", repair, 0.99)
-    axes = _permutation(sides, one.squeeze(), other.squeeze())
-    if axes is None:
-        return None
-    evidence = f"without axes of one element, the candidate's axes {axes} are the reference's in order: {shapes}"
-    return Layout("permuted", f"squeeze, permute{axes}", evidence, f"permute{axes} on the candidate's side", 0.99)
-
-
-def _repeated(sides: _Sides) -> Layout | None:
+def _repeated(sides: Sides, gradients: bool) -> Layout | None:
     one, other = sides.one, sides.other
     wide = _wide_shape(one.shape, other.shape)
     if wide is None:
@@ -161,25 +144,26 @@ def _repeated(sides: _Sides) -> Layout | None:
         f"shapes {list(one.shape)} and {list(other.shape)}",
         "expand the smaller side, or drop the repeated axis",
     )
-    if sides.agree(np.broadcast_to(one, wide), np.broadcast_to(other, wide)):
+    if sides.close(np.broadcast_to(one, wide), np.broadcast_to(other, wide)):
         return Layout("broadcast", "repeat", f"one side is the other repeated: {shapes}", repair, 0.95)
     # the gradient of what is used many times over is the sum of the gradients of all its uses
-    if sides.gradients and sides.agree(_summed(one, other.shape), _summed(other, one.shape)):
+    if gradients and sides.close(_summed(one, other.shape), _summed(other, one.shape)):
         return Layout(
             "broadcast", "sum", f"one side is the other summed up over what is repeated: {shapes}", repair, 0.95
         )
     return None
 
 
-def _summed(array: Array, shape: tuple[int, ...]) -> Array:
+def _summed(array: Array, shape: Shape) -> Array:
     """Return an array summed up over the axes that another shape has one of, or lacks."""
     padded = (1,) * (array.ndim - len(shape)) + shape
     axes = tuple(axis for axis, size in enumerate(padded[-array.ndim :]) if size == 1) if array.ndim else ()
-    found: Array = array.sum(axis=axes, keepdims=True)
+    widest = np.complex128 if np.iscomplexobj(array) else np.float64
+    found: Array = array.sum(axis=axes, keepdims=True, dtype=widest)
     return found.reshape(found.shape[max(0, array.ndim - len(shape)) :])
 
 
-def _wide_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+def _wide_shape(one: Shape, other: Shape) -> Shape | None:
     """Return the shape both can be repeated to, if that is not too large."""
     try:
         wide = np.broadcast_shapes(one, other)

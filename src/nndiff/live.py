@@ -17,7 +17,7 @@ def compare(
     reference: Any,
     *candidates: Any,
     inputs: Any = None,
-    seed: int = 42,
+    seed: int | None = None,
     backward: bool = False,
     loss: Callable[..., Any] | None = None,
     mode: Literal["train", "eval"] | None = None,
@@ -36,10 +36,12 @@ def compare(
 
     Each side is a path (checkpoint, folder, recording; `FILE::key` chooses a part), a mapping of names to
     arrays or tensors, or a module. Modules are compared by their weights, or, with `inputs`, by what every
-    layer does with them: forward, and with `backward` the gradients too. Returns the result; prints nothing.
+    layer does with them: forward, and with `backward` the gradients too. Against a recording a module is fed
+    what was recorded, as it was recorded. Returns the result; prints nothing.
 
         nndiff.compare("a.nemo", "b.ckpt").verdict
         nndiff.compare(model_a, model_b, inputs=batch, backward=True).first_divergence
+        nndiff.compare("a.nnrec", model).verdict
         nndiff.compare(model_a, model_b.state_dict(), rename=[r"^encoder\.=>"])
 
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them.
@@ -59,11 +61,15 @@ def compare(
         "group": group if isinstance(group, Mapping) else _rules("group", group),
         "progress": progress,
     }
+    running = {"seed": seed, "backward": backward, "loss": loss, "mode": mode, "dropout": dropout}
+    if inputs is None and any(map(_is_module, candidates)) and _run_of(reference):
+        inputs, running = _as_recorded(_run_of(reference), running)
     if inputs is None:
         if backward or loss or mode or dropout:
             raise UsageError("backward, loss, mode and dropout are about running models: give inputs=... too")
+        _recording_first(reference, candidates)
         return compare_sources(reference, *candidates, **options)
-    running = {"seed": seed, "backward": backward, "loss": loss, "mode": mode, "dropout": dropout}
+    running["seed"] = 42 if running["seed"] is None else running["seed"]
     with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
         sides = [
             _recorded(side, inputs, Path(folder) / str(number), running)
@@ -87,9 +93,42 @@ def _rules(option: str, given: Any, *kinds: type) -> tuple[Any, ...]:
     return rules
 
 
+def _is_module(side: Any) -> bool:
+    return hasattr(side, "named_modules")
+
+
+def _run_of(side: Any) -> str:
+    """Return the path of a recorded run; an empty one where the side is something else."""
+    from nndiff.again import is_run
+
+    path = side if isinstance(side, (str, os.PathLike)) else getattr(side, "path", None)
+    path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    return path if isinstance(path, str) and is_run(path) else ""
+
+
+def _recording_first(reference: Any, candidates: Iterable[Any]) -> None:
+    if _is_module(reference) and any(map(_run_of, candidates)):
+        raise UsageError(
+            "a module is compared with a recording by running it on what was recorded: the recording comes first, "
+            "compare(recording, module)"
+        )
+
+
+def _as_recorded(path: str, running: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the inputs of a recorded run, and how it was run where nothing else is asked for."""
+    from nndiff.again import run_again
+    from nndiff.models.inputs import load
+
+    run = run_again(path)
+    found = {name: running[name] or getattr(run, name) for name in ("backward", "mode", "dropout")}
+    found["seed"] = run.seed if running["seed"] is None else running["seed"]
+    found |= {"params": run.params, "inputs_kept": run.inputs_kept, "loss": running["loss"]}
+    return (lambda: load(run.inputs)), found
+
+
 def _recorded(side: Any, inputs: Any, path: Path, running: dict[str, Any]) -> Any:
     """Return the recording of a module; a recording stays what it is."""
-    if not hasattr(side, "named_modules"):
+    if not _is_module(side):
         return side
     from nndiff.recording.record import record
 

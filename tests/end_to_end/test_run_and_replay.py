@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+import nndiff as api
 from helpers import nndiff
 from nndiff.recording import Writer
 
@@ -246,3 +247,34 @@ def test_recordings_named_in_ways_that_do_not_work_say_what_does(nets):
         done = nndiff(*command)
         assert (done.returncode, done.stdout) == (2, ""), done.stdout
         assert said in done.stderr
+
+
+@pytest.fixture
+def dropping():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)).train()
+
+
+def test_a_module_replays_a_recording_as_it_was_made(dropping, tmp_path):
+    import torch
+
+    recording = api.record(dropping, torch.randn(2, 6), path=tmp_path / "a.nnrec", seed=7, backward=True, params=True)
+    dropping.eval()  # replayed in the mode of the recording
+    for reference in (recording, tmp_path / "a.nnrec", str(tmp_path / "a.nnrec")):
+        result = api.compare(reference, dropping)
+        assert (result.verdict, result.kind) == ("identical", "recording")
+        assert {"param_grad", "grad_output", "param", "output"} <= {pair.slot for pair in result.pairs}
+    assert api.compare(recording, dropping, seed=8).exit_code == 1  # other elements are dropped
+    assert not dropping.training
+    with torch.no_grad():
+        dropping[2].bias[0] += 1
+    assert api.compare(recording, dropping).first_divergence["name"].startswith("2:")
+
+
+def test_a_module_before_a_recording_is_told_the_way_round(dropping, tmp_path):
+    import torch
+
+    recording = api.record(dropping, torch.randn(2, 6), path=tmp_path / "a.nnrec")
+    with pytest.raises(api.NndiffError, match="the recording comes first"):
+        api.compare(dropping, recording)

@@ -6,8 +6,8 @@ import argparse
 import os
 from collections.abc import Iterator
 
+from nndiff.again import is_run, run_again
 from nndiff.errors import UsageError
-from nndiff.recorded import GRADIENTS
 from nndiff.sources import Source, open_source
 
 
@@ -50,18 +50,6 @@ def _named_as_model(name: str) -> bool:
     return name.startswith("hf:") or name.partition(":")[0].endswith(".py")
 
 
-def is_run(path: str) -> bool:
-    """Tell whether a path is a recording, ours or an older script's."""
-    if not os.path.isdir(path):
-        return False
-    from pathlib import Path
-
-    from nndiff.recording.folder import is_recording
-    from nndiff.sources.saved_outputs import is_saved_outputs
-
-    return is_recording(Path(path)) or is_saved_outputs(path)
-
-
 def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
     """Record every candidate that is a model on the reference's inputs; return all candidates."""
     if not is_run(args.reference):
@@ -94,36 +82,17 @@ def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
 
 def _as_recorded(args: argparse.Namespace) -> Iterator[str]:
     """Yield what makes the model run as the reference did: inputs, seed, mode, backward."""
-    source = open_source(args.reference)
-    meta = source.meta
-    yield from ("--input", _inputs_of(args.reference))
-    yield from ("--seed", str(meta.get("seed", 42)))
-    mode = args.mode or meta.get("mode")
-    if mode in ("train", "eval"):
+    run = run_again(args.reference)
+    yield from ("--input", run.inputs)
+    yield from ("--seed", str(run.seed))
+    mode = args.mode or run.mode
+    if mode:
         yield from ("--mode", mode)
-    if _has_gradients(source):
-        yield "--backward"
-    if meta.get("dropout") == "off":
-        yield from ("--dropout", "off")
-    for name, option in (("params", "--params"), ("inputs_kept", "--inputs")):
-        if meta.get(name) is True:
+    if run.dropout:
+        yield from ("--dropout", run.dropout)
+    for wanted, option in ((run.backward, "--backward"), (run.params, "--params"), (run.inputs_kept, "--inputs")):
+        if wanted:
             yield option
-
-
-def _inputs_of(path: str) -> str:
-    """Return where the inputs are; a recording that cannot feed them again says so before anything runs."""
-    saved = os.path.join(path, "input_data.pt")
-    if os.path.isfile(saved):
-        return saved
-    from nndiff.recording import open_recording
-
-    open_recording(path).inputs()
-    return path
-
-
-def _has_gradients(source: Source) -> bool:
-    """Tell whether there are gradients; one that was cut off may only have those that come first."""
-    return any(tensor.meta.get("slot") in GRADIENTS for tensor in source.tensors.values())
 
 
 def _asked(args: argparse.Namespace) -> Iterator[str]:

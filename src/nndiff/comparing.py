@@ -96,7 +96,7 @@ def _without_misleading_names(
     mine = [(row, pair) for row, pair in zip(rows, pairs, strict=True) if row.label == plan.label]
     as_named = plan, [row for row, _ in mine], [pair for _, pair in mine]
     before = list(plan.leftovers())
-    modules = misnamed([SitePair(pair, row.reference, row.candidate) for row, pair in mine], before)
+    modules = misnamed([pair for _, pair in mine], before)
     if modules is None:
         return as_named
     from nndiff.align.sites import align_sites

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
+from itertools import pairwise
 
 from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.verdict import Verdict
@@ -45,11 +47,51 @@ def _needed_atol(metrics: Metrics, rtol: float) -> tuple[float, float]:
     if metrics.max_rel <= rtol:
         return 0.0, 0.0
     above = bisect_right(ENVELOPE_RTOLS, rtol)
-    low_rtol, low_atol = ENVELOPE_RTOLS[above - 1], metrics.envelope[above - 1]
-    if low_rtol == rtol:
-        return low_atol, low_atol
-    if above == len(ENVELOPE_RTOLS):
-        return 0.0, low_atol
-    high_rtol, high_atol = ENVELOPE_RTOLS[above], metrics.envelope[above]
-    share = (rtol - low_rtol) / (high_rtol - low_rtol)
-    return high_atol, low_atol + (high_atol - low_atol) * share
+    if ENVELOPE_RTOLS[above - 1] == rtol:
+        return metrics.envelope[above - 1], metrics.envelope[above - 1]
+    least = metrics.envelope[above] if above < len(ENVELOPE_RTOLS) else 0.0
+    return least, _chord(_points(metrics), rtol)
+
+
+_Point = tuple[float, float]  # an rtol, and an atol that passes with it
+_LAST_DIGITS = 1 + 2**-40  # what is known to a last digit only
+
+
+def _points(metrics: Metrics) -> list[_Point]:
+    """Return what is known to pass, by rtol: the envelope, the diagonal, and where no atol is needed."""
+    needed, alone = metrics.needed_tolerance * _LAST_DIGITS, metrics.max_rel * _LAST_DIGITS
+    points = [*zip(ENVELOPE_RTOLS, metrics.envelope, strict=True), (needed, needed), (alone, 0.0)]
+    return sorted(point for point in points if all(map(math.isfinite, point)))
+
+
+def _chord(points: list[_Point], rtol: float) -> float:
+    """Return an atol that passes with an rtol, by the nearest points."""
+    above = bisect_right(points, (rtol, math.inf))
+    if above in (0, len(points)):
+        return points[-1][1] if above and points else math.inf
+    (low, most), (high, least) = points[above - 1], points[above]
+    return most + (least - most) * (rtol - low) / (high - low)
+
+
+def passing(metrics: Metrics, scale: float = 1.0, exact: bool = False) -> float:
+    """Return the smallest t that the numbers prove to pass, with atol = scale * t and rtol = t; inf where none does.
+
+    Exact numbers know no rtol.
+    """
+    if metrics.nonfinite_unequal:
+        return math.inf
+    if metrics.unequal == 0:
+        return 0.0
+    if exact:
+        return metrics.max_abs / scale
+    needed = metrics.needed_tolerance
+    return needed if scale == 1 else min(max(needed / scale, needed), _crossing(_points(metrics), scale))
+
+
+def _crossing(points: list[_Point], scale: float) -> float:
+    """Return where the chords between points come down to the line atol = scale * rtol."""
+    for (low, most), (high, least) in pairwise(points):
+        if least <= scale * high and high > low:
+            fall = (most - least) / (high - low)
+            return max(low, (most + fall * low) / (scale + fall))
+    return max(points[-1][0], points[-1][1] / scale) if points else math.inf

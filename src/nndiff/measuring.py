@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nndiff.align import Match
 from nndiff.judge import judge
 from nndiff.recorded import GradientScale
-from nndiff.result import Pair
+from nndiff.result import Pair, PairSite
 from nndiff.shortcuts import Known, known
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
@@ -76,6 +76,21 @@ def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None, scal
         slot=reference.meta.get("slot"),
         note=note,
         scale=scale,
+        site=_site(row),
+    )
+
+
+def _site(row: Row) -> PairSite | None:
+    """Return where the tensors of a recording were taken; those of a file were taken nowhere."""
+    one, other = row.reference.meta, row.candidate.meta
+    if "slot" not in one or "slot" not in other:
+        return None
+    return PairSite(
+        modules=(str(one["module"]), str(other["module"])),
+        slots=(str(one["slot"]), str(other["slot"])),
+        classes=(str(one.get("class")), str(other.get("class"))),
+        call=int(one["call"]),
+        wholes=(one.get("whole", row.reference.shape), other.get("whole", row.candidate.shape)),
     )
 
 

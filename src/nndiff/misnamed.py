@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nndiff.names import plural
-from nndiff.result import Leftover
-from nndiff.sites import SitePair, outside_agrees
+from nndiff.result import Leftover, Pair, outside_agrees
+from nndiff.sites import SitePair
 
 Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the candidate
 
 
-def misnamed(sites: Sequence[SitePair], leftovers: Iterable[Leftover]) -> Modules | None:
+MISLED = "names mislead: "
+
+
+def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
     """Return the modules whose names may mislead, or None where names are not what is wrong."""
-    failing = [site for site in sites if not site.passed]
-    named = [site for site in failing if site.pair.matched_by.startswith(("name", "prefix"))]
-    if not named or not outside_agrees(sites):
+    failing = [pair for pair in pairs if not pair.verdict.passed]
+    sites = [pair.site for pair in failing if pair.matched_by.startswith(("name", "prefix"))]
+    named = [site for site in sites if site is not None]
+    if not named or not outside_agrees(pairs):
         return None
-    modules = (
-        frozenset(site.reference.meta["module"] for site in named),
-        frozenset(site.candidate.meta["module"] for site in named),
-    )
+    modules = frozenset(site.modules[0] for site in named), frozenset(site.modules[1] for site in named)
     alone = len(modules[0]) == 1 and not any(":output" in left.name for left in leftovers)
     return None if alone else modules  # one alone has nobody to change names with
 
@@ -49,4 +50,4 @@ def note(sites: Iterable[SitePair], modules: Modules) -> str:
         if site.slot == "output" and site.reference.meta["module"] in modules[0]
     ]
     more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
-    return f"names mislead: {plural(len(moved), 'layer')} paired by what they do ({', '.join(moved[:3])}{more})"
+    return f"{MISLED}{plural(len(moved), 'layer')} paired by what they do ({', '.join(moved[:3])}{more})"

@@ -38,7 +38,9 @@ def cut(whole: TensorRef, piece: Slice) -> TensorRef:
     path = f"{whole.meta['path']}.{label}" if whole.meta.get("path") else label
     known = {key: value for key, value in whole.meta.items() if key not in ("digest", "stats", "sketch", "same")}
     shape = shape[::-1] if piece.turned else shape
-    return TensorRef(piece.name, shape, whole.dtype, _data(whole, piece), None, {**known, "path": path})
+    return TensorRef(
+        piece.name, shape, whole.dtype, _data(whole, piece), None, {**known, "path": path, "whole": whole.shape}
+    )
 
 
 def _data(whole: TensorRef, piece: Slice) -> Data:

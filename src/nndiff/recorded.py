@@ -11,6 +11,7 @@ from nndiff.tensors import TensorRef
 GRADIENTS = ("grad_output", "param_grad", "model_input_grad")
 # Inside a model implementations may differ in how they cut it into modules; what goes in and comes out may not.
 _INNER = ("input", "output", "grad_output", "recompute")
+_OWNED = ("param", "param_grad")
 
 
 def is_gradient(tensor: TensorRef) -> bool:
@@ -20,12 +21,22 @@ def is_gradient(tensor: TensorRef) -> bool:
 
 def is_inner(tensor: TensorRef) -> bool:
     """Tell whether a tensor is of a module inside the model: without a partner it is listed, no difference."""
-    return tensor.meta.get("slot") in _INNER and bool(tensor.meta.get("module"))
+    return is_inner_slot(tensor.meta.get("slot"), tensor.meta.get("module"))
+
+
+def is_inner_slot(slot: str | None, module: str | None) -> bool:
+    """Tell whether what was taken at this slot is of a module inside the model."""
+    return slot in _INNER and bool(module)
+
+
+def is_owned_slot(slot: str | None) -> bool:
+    """Tell whether a slot holds a parameter or the gradient of one."""
+    return slot in _OWNED
 
 
 def is_owned(tensor: TensorRef) -> bool:
     """Tell whether a tensor is a parameter or the gradient of one."""
-    return tensor.meta.get("slot") in ("param", "param_grad")
+    return is_owned_slot(tensor.meta.get("slot"))
 
 
 def is_final(tensor: TensorRef) -> bool:

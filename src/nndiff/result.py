@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nndiff.dtypes import DTYPES, DType, opaque
-from nndiff.judge import UNPROVEN, rejudge
+from nndiff.judge import UNPROVEN, passing, rejudge
 from nndiff.names import matches_any
-from nndiff.recorded import was_cut_off
+from nndiff.recorded import is_inner_slot, is_owned_slot, was_cut_off
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
 from nndiff.tolerance import Tolerance
@@ -33,6 +34,34 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Rearranged:
+    """Say how one side of a pair must be rearranged to agree with the other, and at which tolerances it then does."""
+
+    cause: str
+    how: str
+    evidence: str
+    repair: str
+    confidence: float
+    agrees_at: tuple[tuple[float, float], ...] = ()  # (atol, rtol); it does at larger ones too
+
+    def agrees(self, atol: float, rtol: float) -> bool:
+        """Tell whether it is known to agree at a tolerance."""
+        return any(known <= atol and relative <= rtol for known, relative in self.agrees_at)
+
+
+@dataclass(frozen=True)
+class PairSite:
+    """Say where the two tensors of a pair were taken, the reference's first."""
+
+    modules: tuple[str, str]
+    slots: tuple[str, str]
+    classes: tuple[str, str]
+    call: int  # of the reference's module
+    wholes: tuple[Shape, Shape]  # shapes of what they are stretches of; their own where they are none
+    layout: Rearranged | None = None
+
+
+@dataclass(frozen=True)
 class Pair:
     """Hold two tensors that belong together, their numbers and the verdict."""
 
@@ -50,11 +79,31 @@ class Pair:
     scale: float = 1.0  # what the tolerance's atol was multiplied with: gradients are judged on their own scale
     slot: str | None = None  # recordings: output, input, grad_output, param_grad, ...
     note: str = ""
+    site: PairSite | None = None  # of recordings
 
     @property
     def name(self) -> str:
         """Return the name it goes by: the reference's."""
         return self.reference_name
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether it is of something inside the model, which another implementation may do otherwise."""
+        return self.site is not None and (self.is_owned or is_inner_slot(self.slot, self.site.modules[0]))
+
+    @property
+    def is_owned(self) -> bool:
+        """Tell whether it is a parameter or the gradient of one."""
+        return is_owned_slot(self.slot)
+
+    @property
+    def passes_at(self) -> float:
+        """Return the smallest t at which it is known to pass as atol = rtol = t; inf where none is."""
+        if self.metrics is None:
+            return float("inf")
+        found = passing(self.metrics, self.scale, all(dtype.exact for dtype in _dtypes(self)))
+        known = self.verdict.passed and self.scale > 0
+        return min(found, max(self.atol / self.scale, self.rtol)) if known else found
 
     @property
     def is_fed(self) -> bool:
@@ -100,6 +149,7 @@ class Leftover:
     hint: str = ""  # did you mean ...
     counts: bool = True  # a difference; the inner sites of a recording without a partner are only listed
     unreached: bool = False  # the recording of the other side was cut off before it
+    aside: bool = False  # it was paired, and the pair was set aside
 
 
 @dataclass(frozen=True)
@@ -169,6 +219,8 @@ class Comparison:
     first_divergences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate
     groups: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    aside: tuple[Pair, ...] = ()  # pairs that differ and were excused; at another tolerance they may count
+    latent: tuple[Finding, ...] = ()  # what is to be told of leftovers where all else agrees
 
     @property
     def verdict(self) -> str:
@@ -257,19 +309,12 @@ class Comparison:
         """Return the names found in a candidate alone."""
         return tuple(dict.fromkeys(left.name for left in self.leftovers if left.side == "candidate"))
 
-    @property
+    @cached_property
     def needed_tolerance(self) -> float | None:
-        """Return the smallest t at which every pair passes as atol = rtol = t; None if none does."""
-        needed = 0.0
-        for pair in self.pairs:
-            if pair.metrics is None or pair.metrics.needed_tolerance == float("inf"):
-                return None
-            exact = pair.metrics.unequal and all(dtype.exact for dtype in _dtypes(pair))
-            needed = max(needed, (pair.metrics.max_abs if exact else pair.metrics.needed_tolerance) / pair.scale)
-        whole = not (self.most_cut_off or any(self.unread(side.label) for side in self.candidates))
-        made = not all(pair.is_fed for pair in self.pairs)
-        complete = made and whole and not any(left.counts for left in self.leftovers)
-        return needed if complete else None
+        """Return the smallest t at which all that counts passes as atol = rtol = t; None if none is known."""
+        from nndiff.judging import needed_tolerance
+
+        return needed_tolerance(self)
 
     def worst(self, top: int | None = None) -> list[Pair]:
         """Return the pairs that are not identical, worst first."""
@@ -277,9 +322,10 @@ class Comparison:
         return sorted(rows, key=lambda pair: pair.severity, reverse=True)[:top]
 
     def judged_at(self, tolerance: Tolerance) -> Comparison:
-        """Return the same numbers judged at another tolerance."""
-        pairs = tuple(_rejudged(pair, tolerance) for pair in self.pairs)
-        judged = replace(self, tolerance=tolerance, pairs=pairs)
+        """Return the same numbers judged at another tolerance, what is excused there excused."""
+        from nndiff.judging import judged_at
+
+        judged = judged_at(self, tolerance)
         firsts = {label: first for label, first in self.first_divergences.items() if self._still_first(label, judged)}
         return replace(judged, first_divergences=firsts)
 
@@ -311,6 +357,12 @@ class Comparison:
         write_report(self, f"html:{path}")
 
 
+def outside_agrees(pairs: Iterable[Pair]) -> bool:
+    """Tell whether all that goes in and comes out of a model agrees, the final output among it."""
+    outside = [pair for pair in pairs if not pair.inside]
+    return any(pair.is_final for pair in outside) and all(pair.verdict.passed for pair in outside)
+
+
 def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
     """Count verdicts and leftovers."""
     verdicts = Counter(pair.verdict for pair in pairs)
@@ -340,14 +392,25 @@ def _dtypes(pair: Pair) -> tuple[DType, DType]:
     return reference, candidate
 
 
-def _rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
-    if pair.metrics is None:
-        return pair
+def rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
+    """Return a pair judged at another tolerance; its note says where its numbers do not suffice."""
     atol, rtol = tolerance.for_pair(*_dtypes(pair))
     atol *= pair.scale
-    if (atol, rtol) == (pair.atol, pair.rtol):
+    larger, smaller = atol >= pair.atol and rtol >= pair.rtol, atol <= pair.atol and rtol <= pair.rtol
+    if larger and smaller:
         return pair
-    verdict, note = rejudge(pair.metrics, pair.dtype[0] == pair.dtype[1], atol, rtol)
+    note = pair.note.removesuffix(UNPROVEN).removesuffix("; ")
+    if pair.metrics is None:  # what statistics tell apart they may not at a larger tolerance
+        doubted = pair.verdict is Verdict.DIFFERENT and not smaller
+        return replace(pair, note=_with_doubt(note, doubted))
+    verdict, doubt = rejudge(pair.metrics, pair.dtype[0] == pair.dtype[1], atol, rtol)
+    if doubt and pair.verdict.passed and larger:
+        verdict, doubt = Verdict.CLOSE, ""
+    measured = pair.metrics.mismatched is not None
+    doubted = bool(doubt) and not (measured and smaller and not pair.verdict.passed)
     metrics = replace(pair.metrics, mismatched=0 if verdict.passed else None)
-    kept = "" if pair.note == UNPROVEN else pair.note
-    return replace(pair, verdict=verdict, metrics=metrics, atol=atol, rtol=rtol, note=note or kept)
+    return replace(pair, verdict=verdict, metrics=metrics, atol=atol, rtol=rtol, note=_with_doubt(note, doubted))
+
+
+def _with_doubt(note: str, doubted: bool) -> str:
+    return "; ".join(filter(None, (note, UNPROVEN))) if doubted else note

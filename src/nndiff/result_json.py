@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nndiff.errors import ReportError, UsageError
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals
+from nndiff.result import Comparison, Finding, Leftover, Pair, PairSite, Rearranged, Side, Totals
 from nndiff.stats.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
@@ -43,14 +43,24 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "pairs": [_pair(pair) for pair in comparison.pairs],
         "only_reference": list(comparison.only_reference),
         "only_candidate": list(comparison.only_candidate),
-        "leftovers": [plain(dataclasses.asdict(left)) for left in comparison.leftovers],
+        "leftovers": [_left(left) for left in comparison.leftovers],
         "first_divergence": plain(comparison.first_divergence),
         "findings": [plain(dataclasses.asdict(finding)) for finding in comparison.findings],
         "notes": list(comparison.notes),
     }
+    if comparison.aside:
+        data["aside"] = [_pair(pair) for pair in comparison.aside]
+    if comparison.latent:
+        data["latent"] = [plain(dataclasses.asdict(finding)) for finding in comparison.latent]
     if comparison.kind == "recording":
         _add_recording(data, comparison)
     return data
+
+
+def _left(left: Leftover) -> dict[str, Any]:
+    """Return a leftover as plain data; of few there is more to say than all have."""
+    data: dict[str, Any] = plain(dataclasses.asdict(left))
+    return data if left.aside else {key: value for key, value in data.items() if key != "aside"}
 
 
 def _add_recording(data: dict[str, Any], comparison: Comparison) -> None:
@@ -114,13 +124,16 @@ def from_dict(data: dict[str, Any]) -> Comparison:
         first_divergences=_firsts(data),
         groups={name: group["pattern"] for name, group in data["groups"].items()},
         notes=tuple(data["notes"]),
+        aside=tuple(_pair_back(pair) for pair in data.get("aside", ())),
+        latent=tuple(_finding(finding) for finding in data.get("latent", ())),
     )
     return _consistent(comparison)
 
 
 def _consistent(comparison: Comparison) -> Comparison:
     known = {side.label for side in comparison.candidates}
-    named = {pair.candidate for pair in comparison.pairs} | {left.candidate for left in comparison.leftovers}
+    pairs = (*comparison.pairs, *comparison.aside)
+    named = {pair.candidate for pair in pairs} | {left.candidate for left in comparison.leftovers}
     if named - known:
         raise _DamagedError(f"{min(named - known)!r} is not one of the candidates")
     if not all(isinstance(text, str) for text in (*comparison.notes, *comparison.groups.values())):
@@ -200,8 +213,38 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "rtol": pair.rtol,
         "scale": pair.scale,
         "note": pair.note,
+        **({} if pair.site is None else {"site": _site(pair.site)}),
         "metrics": _metrics(pair.metrics),
     }
+
+
+def _site(site: PairSite) -> dict[str, Any]:
+    data: dict[str, Any] = plain(dataclasses.asdict(site))
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def _site_back(data: dict[str, Any]) -> PairSite:
+    one, other = data["wholes"]
+    layout = data.get("layout")
+    site = PairSite(
+        modules=_two_texts(data["modules"]),
+        slots=_two_texts(data["slots"]),
+        classes=_two_texts(data["classes"]),
+        call=int(data["call"]),
+        wholes=(tuple(map(int, one)), tuple(map(int, other))),
+        layout=None if layout is None else _layout_back(layout),
+    )
+    return _checked(site)
+
+
+def _two_texts(data: list[str]) -> tuple[str, str]:
+    one, other = data
+    return one, other
+
+
+def _layout_back(data: dict[str, Any]) -> Rearranged:
+    known = tuple((_number(atol), _number(rtol)) for atol, rtol in data["agrees_at"])
+    return _checked(Rearranged(**{**data, "agrees_at": known}))
 
 
 _METRIC_NAMES = tuple(each.name for each in dataclasses.fields(Metrics))
@@ -247,6 +290,7 @@ def _pair_back(data: dict[str, Any]) -> Pair:
         scale=_number(data["scale"]),
         slot=data["slot"],
         note=data["note"],
+        site=_site_back(data["site"]) if "site" in data else None,
     )
     return _checked(pair)
 

@@ -64,8 +64,11 @@ def _story(comparison: Comparison) -> str:
 
 def _aside(comparison: Comparison) -> str:
     """Return what a pass must not be silent about."""
-    unseen = any(finding.cause == "restructured" for finding in comparison.findings)
-    return "; parameters in another form were not compared" if unseen else ""
+    causes = Counter(each.cause for each in comparison.findings for _ in each.where if each.harmless)
+    unseen = "; parameters in another form were not compared" if causes["restructured"] else ""
+    idle = causes["gradients-idle"]
+    verb = "differs" if idle == 1 else "differ"
+    return unseen + (f"; {plural(idle, 'gradient')} inside {verb} to no effect" if idle else "")
 
 
 def _that_count(comparison: Comparison) -> Totals:
@@ -196,6 +199,8 @@ def part_of(comparison: Comparison, candidate: Side) -> Comparison:
         first_divergences={
             label: first for label, first in comparison.first_divergences.items() if label == candidate.label
         },
+        aside=tuple(pair for pair in comparison.aside if pair.candidate == candidate.label),
+        latent=tuple(each for each in comparison.latent if each.candidate == candidate.label),
     )
 
 

@@ -120,6 +120,38 @@ def test_a_map_of_unknown_names_says_what_was_meant():
         align(tensors(layer1__weight=(1,)), tensors(b=(1,)), mapping={"layer1.w": "b"})
 
 
+def test_a_map_of_modules_maps_all_that_is_inside():
+    reference = tensors(enc__0__weight=(1,), enc__0__bias=(1,), enc__1__weight=(1,), encoded=(1,))
+    candidate = tensors(e__first__weight=(1,), e__first__bias=(1,), e__1__weight=(1,), encoded=(1,))
+    found = align(reference, candidate, mapping={"enc": "e", "enc.0": "e.first"})
+    assert how(found) == {
+        "enc.0.weight": ("e.first.weight", "map"),
+        "enc.0.bias": ("e.first.bias", "map"),
+        "enc.1.weight": ("e.1.weight", "map"),
+        "encoded": ("encoded", "name"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("mapping", "said"),
+    [
+        ({"a": "c"}, "nothing inside them goes by the same names"),
+        ({"x": "c"}, "'x', which the reference does not have"),
+        ({"a": "x"}, "'a', which the reference does not have|'x', which the candidate does not have"),
+        ({"a.w": "c.v", "b.w": "c.v"}, "to two of the reference's"),
+    ],
+)
+def test_a_map_of_modules_that_says_nothing_is_refused(mapping, said):
+    with pytest.raises(AlignmentError, match=said):
+        align(tensors(a__w=(1,), b__w=(1,)), tensors(c__v=(1,)), mapping=mapping)
+
+
+def test_calls_have_numbers_in_a_map(tmp_path):
+    file = tmp_path / "map.txt"
+    file.write_text("act#2:output => relu:output # the second call\n")
+    assert read_map(str(file)) == {"act#2:output": "relu:output"}
+
+
 def test_leftovers_of_both_sides_carry_hints():
     found = align(
         tensors(encoder__layer__weight=(3,), alone=(5, 7), q=(2,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nndiff.align.plan import Alignment, Tensors
-from nndiff.align.rules import Rename, check_map, rename_all
+from nndiff.align.rules import Rename, expand_map, rename_all
 from nndiff.align.work import Work
 from nndiff.names import strip_wrappers
 
@@ -25,8 +25,7 @@ def align(
 def pair_by_name(work: Work, renames: Sequence[Rename], mapping: Mapping[str, str] | None) -> tuple[str, ...]:
     """Run all passes that go by names alone; return notes on rules that did nothing."""
     candidate = list(work.candidate)
-    check_map(mapping or {}, work.reference, candidate)
-    for ref_name, cand_name in (mapping or {}).items():
+    for ref_name, cand_name in expand_map(mapping or {}, work.reference, work.candidate).items():
         work.pair(ref_name, cand_name, "map")
     new_names, idle = rename_all(candidate, renames)
     work.pair_equal({name: name for name in work.reference}, new_names, "name", new_names)

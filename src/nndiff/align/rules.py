@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,10 +99,13 @@ def _map_from_json(path: str, text: str) -> dict[str, str]:
     return dict(found)
 
 
+_COMMENT = re.compile(r"(^|\s)#.*")  # in `act#2:output` it numbers a call
+
+
 def _map_from_lines(path: str, text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        bare = line.split("#", 1)[0].strip()
+        bare = _COMMENT.sub("", line).strip()
         if not bare:
             continue
         names = bare.split("=>") if "=>" in bare else bare.split()
@@ -115,12 +118,41 @@ def _map_from_lines(path: str, text: str) -> dict[str, str]:
     return found
 
 
-def check_map(mapping: Mapping[str, str], reference: Iterable[str], candidate: Iterable[str]) -> None:
+def expand_map(mapping: Mapping[str, str], reference: Collection[str], candidate: Collection[str]) -> dict[str, str]:
+    """Return a map of tensors: a module stands for all that has its path, what is mapped more closely comes first."""
+    targets = list(mapping.values())
+    if len(set(targets)) != len(targets):
+        twice = next(name for name in targets if targets.count(name) > 1)
+        raise AlignmentError(f"the mapping gives the candidate's {twice!r} to two of the reference's")
+    found = {one: other for one, other in mapping.items() if one in reference}
+    taken = set(found.values())
+    for module, partner in sorted(mapping.items(), key=lambda entry: -len(entry[0])):
+        if module in reference:
+            continue
+        inside = {name: partner + name[len(module) :] for name in reference if _is_inside(name, module)}
+        known = {name: other for name, other in inside.items() if other in candidate}
+        if inside and not known and any(_is_inside(name, partner) for name in candidate):
+            raise AlignmentError(
+                f"the mapping names {module!r} and {partner!r}, but nothing inside them goes by the same names: "
+                "map their tensors one by one"
+            )
+        for name in known or (module,):  # what is nowhere is refused later, with what may have been meant
+            other = known.get(name, partner)
+            if name not in found and other not in taken:
+                found[name] = other
+                taken.add(other)
+    _refuse_unknown(found, reference, candidate)
+    return found
+
+
+def _is_inside(name: str, module: str) -> bool:
+    """Tell whether a tensor is of a module, `module#2:output`, or of one inside it, `module.0.weight`."""
+    return name.startswith(module) and name[len(module) : len(module) + 1] in (".", ":", "#")
+
+
+def _refuse_unknown(mapping: Mapping[str, str], reference: Collection[str], candidate: Collection[str]) -> None:
     """Refuse a map that names what is not there."""
-    for side, names, wanted in (
-        ("reference", set(reference), mapping.keys()),
-        ("candidate", set(candidate), mapping.values()),
-    ):
+    for side, names, wanted in (("reference", reference, mapping.keys()), ("candidate", candidate, mapping.values())):
         for name in wanted:
             if name not in names:
                 import difflib
@@ -128,7 +160,3 @@ def check_map(mapping: Mapping[str, str], reference: Iterable[str], candidate: I
                 close = difflib.get_close_matches(name, list(names)[:5000], 1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise AlignmentError(f"the mapping names {name!r}, which the {side} does not have{hint}")
-    targets = list(mapping.values())
-    if len(set(targets)) != len(targets):
-        twice = next(name for name in targets if targets.count(name) > 1)
-        raise AlignmentError(f"the mapping gives the candidate's {twice!r} to two tensors")

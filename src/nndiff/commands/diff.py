@@ -69,7 +69,10 @@ def add_pairing_options(parser: argparse.ArgumentParser) -> None:
         help="rewrite candidate names into the reference's; repeatable, applied in turn",
     )
     group.add_argument(
-        "--map", metavar="FILE", type=path, help='pairs by name: JSON {"ref": "cand"} or lines of \'REF => CAND\''
+        "--map",
+        metavar="FILE",
+        type=path,
+        help='pairs by name, tensors or modules: JSON {"ref": "cand"} or lines of \'REF => CAND\'',
     )
     group.add_argument("--dry-run", action="store_true", help="print what would be compared with what; read no data")
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.divergence import Run, describe
-from nndiff.findings.runs_apart import module_tree, recording_findings
+from nndiff.findings.modules import module_tree
+from nndiff.findings.runs_apart import recording_findings
 from nndiff.lost import Asked, Lost
 from nndiff.recorded import is_final, is_gradient, is_inner
 from nndiff.result import Comparison, Finding, Leftover, Pair

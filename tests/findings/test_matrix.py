@@ -14,6 +14,7 @@ CAUSES = (
     *("inputs-differ", "early-layers", "train-mode", "shapes-differ", "norms-only", "gradients-only"),
     *("losses-differ", "permuted", "reshaped", "broadcast", "attribute", "inner-only", "fused", "restructured"),
     *("gradients-missing", "gradients-scaled", "untied", "rounding", "more-than-rounding", "outputs-missing"),
+    "called-otherwise",
 )
 
 
@@ -212,6 +213,27 @@ def folded():
     return changed(change)
 
 
+class Quantised(nn.Module):
+    """A frozen projection, as those of quantisers are, in front of what is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj, self.rest = nn.Linear(6, 6), net()
+        self.proj.requires_grad_(False)
+
+    def forward(self, x):
+        return self.rest(self.proj(x))
+
+
+def frozen_first():
+    torch.manual_seed(0)
+    one = Quantised().eval()
+    other = copy.deepcopy(one)
+    with torch.no_grad():
+        other.proj.weight.mul_(1.05)
+    return one, other
+
+
 # case: models, options of the comparison, exit status, and the findings that apply
 CASES = {
     "a copy": (lambda: (net(), net()), {}, 0, set()),
@@ -221,6 +243,8 @@ CASES = {
     "preprocessing left out, backward": (lambda: changed(raw), {"backward": True}, 1, {"early-layers"}),
     "another mean": (lambda: changed(lambda m: setattr(m.scale, "mean", 0.4)), {}, 1, {"early-layers", "attribute"}),
     "preprocessing in no module": (lambda: changed(wrong_before_the_stem), {}, 1, {"early-layers"}),
+    "a frozen layer in front": (frozen_first, {}, 1, set()),
+    "a frozen layer in front, backward": (frozen_first, {"backward": True}, 1, set()),
     "train mode": (lambda: changed(lambda m: m.train()), {}, 1, {"train-mode"}),
     "train mode, backward": (lambda: changed(lambda m: m.train()), {"backward": True}, 1, {"train-mode"}),
     "both in train mode, other weights": (lambda: changed(heavier), {"mode": "train"}, 1, set()),
@@ -267,7 +291,12 @@ def test_each_finding_appears_where_it_applies_and_only_there(case):
 def test_every_finding_has_its_case():
     shown = {cause for *_, causes in CASES.values() for cause in causes}
     elsewhere = {"inputs-differ", "losses-differ"}  # these need recordings made apart
-    elsewhere |= {"rounding", "more-than-rounding", "outputs-missing"}  # these have tests of their own
+    elsewhere |= {
+        "rounding",
+        "more-than-rounding",
+        "outputs-missing",
+        "called-otherwise",
+    }  # these have tests of their own
     assert shown | elsewhere == set(CAUSES)
 
 

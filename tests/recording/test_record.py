@@ -137,6 +137,8 @@ def test_metadata_is_plain_and_tells_what_matters(tmp_path: Path) -> None:
     assert modules["layers.0.norm"]["attributes"]["eps"] == 1e-3
     assert modules["layers.0.ffn.1"]["attributes"]["approximate"] == "tanh"
     assert modules["head"]["attributes"]["stride"] == [2]
+    assert modules["head"]["parameters"] == ["weight", "bias"]
+    assert "parameters" not in modules["layers.0.ffn.1"], "it holds none itself"
     assert modules["head"]["file"] == "torch/nn/modules/conv.py"
     assert modules[""]["line"] == _line_of("class Net(nn.Module):")
     assert modules[""]["file"].endswith("test_record.py")

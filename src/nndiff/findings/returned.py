@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nndiff.divergence import Run
+from nndiff.findings.modules import Meta
 from nndiff.lost import SIDES
 from nndiff.names import plural
 from nndiff.result import Finding
 from nndiff.tensors import TensorRef
 
-Meta = Mapping[str, Any]
 Settings = Mapping[str, Any]
 
 # What settings are called that decide what a model returns (use_cache, return_dict, output_hidden_states, ...).

@@ -6,8 +6,10 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from nndiff.divergence import Run, State, attribute_changes
+from nndiff.findings.called import called_findings
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.layout import Layout, layout_findings
+from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
 from nndiff.names import ancestors, plural
@@ -16,7 +18,6 @@ from nndiff.result import Finding
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.verdict import Verdict
 
-Meta = Mapping[str, Any]
 _NORMS = ("norm",)
 
 
@@ -28,9 +29,14 @@ def recording_findings(
     apart = lost or any(not site.passed for site in run.sites)
     found = [
         *_unstable(reference, candidate),
-        *(_apart(run, first, reference, candidate, moved) if apart else ()),
+        *(_apart(run, first, reference, candidate, moved) if apart else _alike(run, reference, candidate)),
     ]
     return tuple(found)
+
+
+def _alike(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    """Yield what is worth knowing of two runs that agree."""
+    yield from called_findings(run, None, reference, candidate, harmless=True)
 
 
 def _apart(
@@ -43,6 +49,7 @@ def _apart(
     modes = list(_modes(run, first, reference, candidate))
     yield from modes
     yield from _attributes(first, reference, candidate, known=("training",) if modes else ())
+    yield from called_findings(run, first, reference, candidate, harmless=False)
     yield from _shapes(run, moved)
     yield from layout_findings(run.sites, moved)
     yield from _norms(run)
@@ -137,14 +144,6 @@ def _attributes(first: SitePair | None, reference: Meta, candidate: Meta, known:
         )
 
 
-def module_tree(meta: Meta) -> dict[str, Mapping[str, Any]]:
-    """Return the modules of a recording by their path."""
-    modules = meta.get("modules")
-    if not isinstance(modules, list):
-        return {}
-    return {str(each.get("name")): each for each in modules if isinstance(each, Mapping)}
-
-
 def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
     others = [site.pair for site in run.sites if site.pair.verdict is Verdict.SHAPE and site.pair.order not in moved]
     misfits = tuple(pair.name for pair in others)
@@ -196,14 +195,10 @@ def _early(run: Run, reference: Meta) -> Iterator[Finding]:
         )
 
 
-# What modules with weights say of their sizes; where gradients or parameters were recorded, those tell better.
-_SIZES = ("in_features", "in_channels", "num_embeddings", "normalized_shape", "num_features", "input_size", "embed_dim")
-
-
 def _with_weights(run: Run, reference: Meta) -> set[str]:
+    """Return the modules that hold parameters; of those that are frozen only the modules themselves tell."""
     owners = {site.module for site in run.sites if site.slot in ("param", "param_grad")}
-    tree = module_tree(reference)
-    return owners or {name for name, each in tree.items() if any(size in each.get("attributes", {}) for size in _SIZES)}
+    return owners | {name for name, module in module_tree(reference).items() if has_weights(module)}
 
 
 def _inner(run: Run) -> Iterator[Finding]:

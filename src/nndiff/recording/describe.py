@@ -33,8 +33,13 @@ def _module(name: str, module: torch.nn.Module) -> dict[str, Any]:
     if file:
         found |= {"file": file, "line": line}
     found["training"] = is_training(module)
-    held = attributes(module)
-    return {**found, "attributes": held} if held else found
+    lists = {"parameters": _own_parameters(module), "attributes": attributes(module)}
+    return {**found, **{key: held for key, held in lists.items() if held}}
+
+
+def _own_parameters(module: torch.nn.Module) -> list[str]:
+    """Return the names of the parameters a module holds itself, not in a module inside it."""
+    return [name for name, _ in module.named_parameters(recurse=False)]
 
 
 def _home(cls: type) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from nndiff.excuses import FUSED, IDLE, Excuses, Orders, Ruling, listed, rearranged, told
 from nndiff.judge import UNPROVEN
 from nndiff.misnamed import MISLED, misnamed
-from nndiff.result import Comparison, Finding, Leftover, Pair, rejudged
+from nndiff.result import Comparison, Finding, Leftover, Pair, rejudged, tolerance_of
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
@@ -23,8 +23,10 @@ _HINT = "in another form on the other side; not compared"
 class Scales:
     """Know at which tolerances, atol = rtol = t, the pairs of one candidate pass and are excused."""
 
-    def __init__(self, excuses: Excuses, leftovers: Sequence[Leftover], latent: Sequence[Finding] = ()) -> None:
-        self.excuses, self._leftovers, self._latent = excuses, leftovers, latent
+    def __init__(
+        self, excuses: Excuses, leftovers: Sequence[Leftover], latent: Sequence[Finding] = (), misled: bool = False
+    ) -> None:
+        self.excuses, self._leftovers, self._latent, self._misled = excuses, leftovers, latent, misled
         self._passing = {pair.order: pair.passes_at for pair in excuses.pairs}
 
     @classmethod
@@ -32,12 +34,14 @@ class Scales:
         """Take what a result holds of a candidate."""
         pairs = [pair for pair in (*comparison.pairs, *comparison.aside) if pair.candidate == candidate]
         left = [left for left in comparison.leftovers if left.candidate == candidate and not left.aside]
-        return cls(Excuses(pairs, left), left, [each for each in comparison.latent if each.candidate == candidate])
+        latent = [each for each in comparison.latent if each.candidate == candidate]
+        return cls(Excuses(pairs, left), left, latent, _misled(comparison))
 
     @property
     def values(self) -> set[float]:
         """Return every t at which a pair begins to pass, or to be known to agree once it is rearranged."""
-        known = (max(atol / pair.scale, rtol) for pair in self.excuses.pairs for atol, rtol in _known(pair))
+        turned = [(pair, pair.site.layout) for pair in self.excuses.pairs if pair.site and pair.site.layout]
+        known = (layout.passes_at(pair.scale, pair.exact) for pair, layout in turned)
         return {value for value in (*self._passing.values(), *known) if math.isfinite(value)}
 
     def failing(self, t: float) -> frozenset[int]:
@@ -46,20 +50,30 @@ class Scales:
 
     def lying(self, t: float) -> frozenset[int]:
         """Return the pairs that are known to agree once one side is rearranged."""
-        return lying((pair, t * pair.scale, t) for pair in self.excuses.pairs)
+        return lying(self._at(t))
 
     def maybe_lying(self, t: float) -> frozenset[int]:
         """Return the pairs of which that is not known."""
-        return maybe_lying((pair, t * pair.scale, t) for pair in self.excuses.pairs)
+        return maybe_lying(self._at(t))
+
+    def _at(self, t: float) -> Iterator[_AtTolerance]:
+        return ((pair, t * pair.scale, 0.0 if pair.exact else t) for pair in self.excuses.pairs)
 
     def passes(self, t: float) -> bool:
         """Tell whether the candidate is known to pass."""
         failing, known = self.failing(t), self.lying(t)
+        if self._misled and failing:
+            return False
         return passes(self.excuses, self.excuses.ruling(failing, known), failing, known, self._leftovers, self._latent)
 
     def may_agree(self, t: float) -> bool:
         """Tell whether nothing that was compared stands against it."""
         return self.excuses.ruling(self.failing(t), self.lying(t) | self.maybe_lying(t)).agreed
+
+
+def _misled(comparison: Comparison) -> bool:
+    """Tell whether layers were paired by what they do: that holds only as long as all of them agree."""
+    return any(note.startswith(MISLED) for note in comparison.notes)
 
 
 _AtTolerance = tuple[Pair, float, float]
@@ -83,18 +97,14 @@ _ALIKE = 0.99  # cosine: what is so much alike lies the same way
 
 
 def _may_lie(pair: Pair, atol: float, rtol: float) -> bool:
-    if _known(pair):
-        return True
+    if pair.site and pair.site.layout:
+        return pair.site.layout.is_open(atol, rtol)
     measured = pair.metrics is None or pair.metrics.mismatched is not None
     if measured and not pair.verdict.passed and atol <= pair.atol and rtol <= pair.rtol:
         return False  # it was looked at, and did not agree at a larger tolerance
     if pair.metrics is None:
         return pair.verdict is Verdict.SHAPE
     return not pair.metrics.cosine > _ALIKE
-
-
-def _known(pair: Pair) -> Sequence[tuple[float, float]]:
-    return pair.site.layout.agrees_at if pair.site and pair.site.layout else ()
 
 
 def passes(
@@ -133,7 +143,7 @@ def needed_tolerance(comparison: Comparison) -> float | None:
     if cut or all(pair.is_fed for pair in comparison.pairs):
         return None
     if comparison.kind != "recording":
-        needed = max(pair.passes_at for pair in comparison.pairs)
+        needed = max(0.0, *(pair.passes_at for pair in comparison.pairs))
         return None if needed == math.inf or any(left.counts for left in comparison.leftovers) else needed
     scales = [Scales.of(comparison, side.label) for side in comparison.candidates]
     return smallest(lambda t: all(each.passes(t) for each in scales), {t for each in scales for t in each.values})
@@ -156,13 +166,14 @@ def judged_at(comparison: Comparison, tolerance: Tolerance) -> Comparison:
         return bare
     cases = [_Case.of(bare, before, side.label) for side in comparison.candidates]
     ruled = {each.label: each.ruled() for each in cases}
+    others = (each for each in bare.findings if each.candidate not in ruled)
     gone = {(label, order) for label, found in ruled.items() for order in found.ruling.aside}
     return replace(
         bare,
         pairs=tuple(pair for pair in bare.pairs if (pair.candidate, pair.order) not in gone),
         aside=tuple(pair for pair in bare.pairs if (pair.candidate, pair.order) in gone),
         leftovers=tuple(left for found in ruled.values() for left in found.leftovers),
-        findings=tuple(each for found in ruled.values() for each in found.findings),
+        findings=(*others, *(each for found in ruled.values() for each in found.findings)),
         notes=(*bare.notes, *(note for found in ruled.values() for note in found.notes)),
     )
 
@@ -182,12 +193,13 @@ class _Case:
     """Hold the pairs of one candidate, judged again, and what was said of them before."""
 
     label: str
+    tolerance: Tolerance
     excuses: Excuses
     before: Sequence[Pair]
     leftovers: Sequence[Leftover]
     findings: Sequence[Finding]
     latent: Sequence[Finding]
-    misled: bool  # names that mislead were set aside, for all agreed
+    misled: bool
 
     @classmethod
     def of(cls, bare: Comparison, before: Iterable[Pair], label: str) -> _Case:
@@ -195,12 +207,13 @@ class _Case:
         left = [each for each in bare.leftovers if each.candidate == label]
         return cls(
             label,
+            bare.tolerance,
             Excuses((pair for pair in bare.pairs if pair.candidate == label), left),
             [pair for pair in before if pair.candidate == label],
             left,
             [each for each in bare.findings if each.candidate == label],
             [each for each in bare.latent if each.candidate == label],
-            any(note.startswith(MISLED) for note in bare.notes),
+            _misled(bare),
         )
 
     def ruled(self) -> _Ruled:
@@ -222,8 +235,7 @@ class _Case:
 
     def _at(self) -> Iterator[_AtTolerance]:
         """Yield the pairs as they were, with the tolerance they are judged at now."""
-        for old, new in zip(self.before, self.excuses.pairs, strict=True):
-            yield old, new.atol, new.rtol
+        return ((pair, *tolerance_of(pair, self.tolerance)) for pair in self.before)
 
     def _passes(self, ruling: Ruling, failing: Orders, known: Orders) -> bool:
         return passes(self.excuses, ruling, failing, known, self.leftovers, self.latent)
@@ -234,18 +246,14 @@ class _Case:
         fewer, more = failing - doubted, known | (maybe_lying(self._at()) & failing)
         if passed:
             if self.misled and failing:
-                return True  # they were set aside because all agreed, which it does no longer
+                return True
             return not self._passes(self.excuses.ruling(fewer, known), fewer, known)
         if self._passes(self.excuses.ruling(fewer, known), fewer, known):
             return False  # those pairs say so themselves
         if self._passes(self.excuses.ruling(fewer, more), fewer, more):
             return True
-        larger = any(now > old for each in self._changes() for old, now in each)
+        larger = any(atol > pair.atol or rtol > pair.rtol for pair, atol, rtol in self._at())
         return larger and misnamed(self.excuses.pairs, self.leftovers) is not None
-
-    def _changes(self) -> Iterator[tuple[tuple[float, float], ...]]:
-        for old, new in zip(self.before, self.excuses.pairs, strict=True):
-            yield (old.atol, new.atol), (old.rtol, new.rtol)
 
     def _reformed(self, ruling: Ruling) -> Iterator[Leftover]:
         """Yield the leftovers, those in another form counting unless all else agrees."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,10 +44,23 @@ class Rearranged:
     repair: str
     confidence: float
     agrees_at: tuple[tuple[float, float], ...] = ()  # (atol, rtol); it does at larger ones too
+    metrics: Metrics | None = None  # the numbers of the pair then
 
     def agrees(self, atol: float, rtol: float) -> bool:
         """Tell whether it is known to agree at a tolerance."""
-        return any(known <= atol and relative <= rtol for known, relative in self.agrees_at)
+        if any(known <= atol and relative <= rtol for known, relative in self.agrees_at):
+            return True
+        return self.metrics is not None and rejudge(self.metrics, True, atol, rtol)[0].passed
+
+    def is_open(self, atol: float, rtol: float) -> bool:
+        """Tell whether it is not known whether it agrees at a tolerance."""
+        doubted = self.metrics is None or rejudge(self.metrics, True, atol, rtol)[1] != ""
+        return doubted and not self.agrees(atol, rtol)
+
+    def passes_at(self, scale: float, exact: bool) -> float:
+        """Return the smallest t at which it is known to agree as atol = rtol = t; inf where none is."""
+        known = [max(atol / scale, rtol) for atol, rtol in self.agrees_at]
+        return min((*known, passing(self.metrics, scale, exact) if self.metrics else math.inf))
 
 
 @dataclass(frozen=True)
@@ -97,11 +111,16 @@ class Pair:
         return is_owned_slot(self.slot)
 
     @property
+    def exact(self) -> bool:
+        """Tell whether both sides are whole numbers or truths, which know no rounding."""
+        return all(dtype.exact for dtype in _dtypes(self))
+
+    @property
     def passes_at(self) -> float:
         """Return the smallest t at which it is known to pass as atol = rtol = t; inf where none is."""
         if self.metrics is None:
-            return float("inf")
-        found = passing(self.metrics, self.scale, all(dtype.exact for dtype in _dtypes(self)))
+            return math.inf
+        found = passing(self.metrics, self.scale, self.exact)
         known = self.verdict.passed and self.scale > 0
         return min(found, max(self.atol / self.scale, self.rtol)) if known else found
 
@@ -123,8 +142,7 @@ class Pair:
     def severity(self) -> tuple[int, bool, float]:
         """Return a key that sorts the worst first when reversed; counters come after what is trained."""
         rank = _WORST_LAST.index(self.verdict)
-        rounded = not all(dtype.exact for dtype in _dtypes(self))
-        return rank, rounded, self.metrics.needed_tolerance if self.metrics else 0.0
+        return rank, not self.exact, self.metrics.needed_tolerance if self.metrics else 0.0
 
 
 _WORST_LAST = (
@@ -392,10 +410,15 @@ def _dtypes(pair: Pair) -> tuple[DType, DType]:
     return reference, candidate
 
 
+def tolerance_of(pair: Pair, tolerance: Tolerance) -> tuple[float, float]:
+    """Return (atol, rtol) that a pair is judged with at a tolerance."""
+    atol, rtol = tolerance.for_pair(*_dtypes(pair))
+    return atol * pair.scale, rtol
+
+
 def rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
     """Return a pair judged at another tolerance; its note says where its numbers do not suffice."""
-    atol, rtol = tolerance.for_pair(*_dtypes(pair))
-    atol *= pair.scale
+    atol, rtol = tolerance_of(pair, tolerance)
     larger, smaller = atol >= pair.atol and rtol >= pair.rtol, atol <= pair.atol and rtol <= pair.rtol
     if larger and smaller:
         return pair

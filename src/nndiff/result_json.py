@@ -219,8 +219,14 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 
 def _site(site: PairSite) -> dict[str, Any]:
-    data: dict[str, Any] = plain(dataclasses.asdict(site))
-    return {key: value for key, value in data.items() if value is not None}
+    data: dict[str, Any] = plain(dataclasses.asdict(dataclasses.replace(site, layout=None)))
+    del data["layout"]
+    return data if site.layout is None else {**data, "layout": _layout(site.layout)}
+
+
+def _layout(layout: Rearranged) -> dict[str, Any]:
+    data: dict[str, Any] = plain(dataclasses.asdict(dataclasses.replace(layout, metrics=None)))
+    return {**data, "metrics": _metrics(layout.metrics)}
 
 
 def _site_back(data: dict[str, Any]) -> PairSite:
@@ -244,7 +250,7 @@ def _two_texts(data: list[str]) -> tuple[str, str]:
 
 def _layout_back(data: dict[str, Any]) -> Rearranged:
     known = tuple((_number(atol), _number(rtol)) for atol, rtol in data["agrees_at"])
-    return _checked(Rearranged(**{**data, "agrees_at": known}))
+    return _checked(Rearranged(**{**data, "agrees_at": known, "metrics": _metrics_back(data["metrics"])}))
 
 
 _METRIC_NAMES = tuple(each.name for each in dataclasses.fields(Metrics))
@@ -292,6 +298,8 @@ def _pair_back(data: dict[str, Any]) -> Pair:
         note=data["note"],
         site=_site_back(data["site"]) if "site" in data else None,
     )
+    if not 0 < pair.scale < math.inf:
+        raise _DamagedError("the scale of a pair is no positive number")
     return _checked(pair)
 
 

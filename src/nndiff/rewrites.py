@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from nndiff.excuses import Excuses, Orders, Ruling, listed, told
 from nndiff.findings.layout import Layout, layouts
 from nndiff.judging import Scales, maybe_lying, smallest
+from nndiff.laid import laid
 from nndiff.recorded import is_owned
 from nndiff.restructured import without_restructured
 from nndiff.result import Finding, Leftover, Pair, Rearranged
@@ -38,7 +39,7 @@ class Standing:
 def without_rewrites(sites: Sequence[SitePair], leftovers: Sequence[Leftover], sources: Sources) -> Standing:
     """Return pairs and leftovers with those that a rewrite explains set aside."""
     found = layouts(sites)
-    sites = [_lying(site, found.get(site.pair.order), site.pair.atol, site.pair.rtol) for site in sites]
+    sites = [_lying(site, found.get(site.pair.order)) for site in sites]
     failing = frozenset(site.pair.order for site in sites if not site.passed)
     excuses = _excuses(sites, leftovers)
     ruling = excuses.ruling(failing, found)
@@ -66,13 +67,13 @@ def _applied(
     return kept, (*leftovers, *listed(aside, ruling.idle, lying))
 
 
-def _lying(site: SitePair, layout: Layout | None, atol: float, rtol: float) -> SitePair:
-    """Return a pair that keeps how one side of it lies, if it does, and that it agrees so at a tolerance."""
+def _lying(site: SitePair, layout: Layout | None) -> SitePair:
+    """Return a pair that keeps how one side of it lies, if it does, and the numbers it then has."""
     pair, before = site.pair, site.pair.site
     if layout is None or before is None:
         return site
-    kept = before.layout or Rearranged(layout.cause, layout.how, layout.evidence, layout.repair, layout.confidence)
-    kept = replace(kept, agrees_at=tuple(dict.fromkeys((*kept.agrees_at, (atol, rtol)))))
+    told_of = layout.cause, layout.how, layout.evidence, layout.repair, layout.confidence
+    kept = Rearranged(*told_of, ((pair.atol, pair.rtol),), laid(site, layout))
     return replace(site, pair=replace(pair, site=replace(before, layout=kept)))
 
 
@@ -89,19 +90,28 @@ def _looked_ahead(
     if not (counting or turned) or not all(_may_be_reformed(left, sources) for left in counting):
         return sites, None
     scales = Scales(_excuses(sites, leftovers), leftovers)
-    least = smallest(scales.may_agree, scales.values)
-    if least is None:
-        return sites, None
-    unknown = (scales.failing(least) & scales.maybe_lying(least)) - scales.lying(least)
-    there = {site.pair.order: _at(site, least) for site in sites if site.pair.order in unknown}
-    found = layouts(there.values())
-    looked = {order: there[order].pair for order in found}
+    beyond = (math.nextafter(max(pair.atol / pair.scale, pair.rtol), math.inf) for pair in scales.excuses.pairs)
+    least = smallest(scales.may_agree, (*scales.values, *beyond))  # at what they were judged at, it is known
+    if least is not None:
+        for t in (least, *(max(least, _SMALLEST) * factor for factor in _FACTORS)):
+            sites = _looked_at(sites, leftovers, t)
+    return sites, least
+
+
+_SMALLEST, _FACTORS = 1e-8, (10.0, 100.0, 1000.0)  # what lies otherwise may be off by more than all else
+
+
+def _looked_at(sites: Sequence[SitePair], leftovers: Sequence[Leftover], t: float) -> Sequence[SitePair]:
+    """Return the pairs, those that turn out to agree at atol = rtol = t once they are rearranged knowing it."""
+    scales = Scales(_excuses(sites, leftovers), leftovers)
+    unknown = scales.failing(t) & scales.maybe_lying(t)
+    there = {site.pair.order: _at(site, t) for site in sites if site.pair.order in unknown}
+    found = layouts(there.values()) if there else {}
+    known = {order: _lying(there[order], layout).pair.site for order, layout in found.items()}
     return [
-        _lying(site, found[order], looked[order].atol, looked[order].rtol)
-        if (order := site.pair.order) in found
-        else site
+        replace(site, pair=replace(site.pair, site=known[site.pair.order])) if site.pair.order in known else site
         for site in sites
-    ], least
+    ]
 
 
 def _may_be_reformed(left: Leftover, sources: Sources) -> bool:
@@ -109,7 +119,8 @@ def _may_be_reformed(left: Leftover, sources: Sources) -> bool:
 
 
 def _at(site: SitePair, t: float) -> SitePair:
-    return replace(site, pair=replace(site.pair, atol=t * site.pair.scale, rtol=t))
+    pair = site.pair
+    return replace(site, pair=replace(pair, atol=t * pair.scale, rtol=0.0 if pair.exact else t))
 
 
 def _reformed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,7 +109,8 @@ def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: fl
     if verdict is Verdict.IDENTICAL or (verdict.passed and stats_apart(reference, candidate, atol, rtol)):
         # the digests differ: what differs are elements that were not kept, and nobody knows by how much
         return None
-    return Known(verdict, atol, rtol, metrics, f"judged by a sketch of {one.count:,} of {reference.count:,} elements")
+    note = f"judged by a sketch of {one.count:,} of {reference.count:,} elements"
+    return Known(verdict, atol, rtol, _with_stats(metrics, reference, candidate), note)
 
 
 def _sketch(tensor: TensorRef) -> TensorRef | None:
@@ -131,17 +132,47 @@ def _sketch(tensor: TensorRef) -> TensorRef | None:
 
 
 def stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
-    """Tell whether the statistics alone prove that an element is out of tolerance.
+    """Tell whether the statistics alone prove that an element is out of tolerance."""
+    found = _gap(reference, candidate)
+    return found is not None and found.size > atol + rtol * found.largest
+
+
+class _Gap(NamedTuple):
+    """Say how far apart statistics are, and the largest modulus of the reference."""
+
+    size: float
+    largest: float
+
+
+def _gap(reference: TensorRef, candidate: TensorRef) -> _Gap | None:
+    """Return how far apart the statistics of two tensors are, where both were taken.
 
     If every |c - r| is within atol + rtol * |r|, then minimum, maximum and mean are within
     atol + rtol * max |r| of each other too.
     """
     one, other = reference.meta.get("stats"), candidate.meta.get("stats")
     if not (one and other):
-        return False
+        return None
     if one.nonfinite or other.nonfinite:
-        return bool(one.nonfinite != other.nonfinite)
-    most = atol + rtol * one.abs_max
+        return _Gap(math.inf if one.nonfinite != other.nonfinite else 0.0, 0.0)
     pairs: list[tuple[Any, Any]] = [(one.min, other.min), (one.max, other.max), (one.mean, other.mean)]
-    # a little more than allowed, for the rounding of the statistics themselves
-    return any(abs(a - b) > most * (1 + 1e-9) + 1e-12 * one.abs_max for a, b in pairs)
+    # a little less than there is, for the rounding of the statistics themselves
+    size = max(abs(a - b) for a, b in pairs) - 1e-12 * one.abs_max
+    return _Gap(size / (1 + 1e-9), one.abs_max)
+
+
+def _with_stats(metrics: Metrics, reference: TensorRef, candidate: TensorRef) -> Metrics:
+    """Return the numbers of a sketch, with the tolerance that the statistics of all elements ask for."""
+    gap = _gap(reference, candidate)
+    if gap is None or not gap.size > 0:
+        return metrics
+    alone = gap.size / gap.largest if gap.largest else math.inf
+    return replace(
+        metrics,
+        max_rel=max(metrics.max_rel, alone),
+        needed_tolerance=max(metrics.needed_tolerance, gap.size / (1 + gap.largest)),
+        envelope=tuple(
+            max(known, gap.size - rtol * gap.largest)
+            for known, rtol in zip(metrics.envelope, ENVELOPE_RTOLS, strict=True)
+        ),
+    )

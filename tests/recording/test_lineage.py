@@ -127,3 +127,18 @@ def test_parameters_written_past_torch_are_put_back(asked: bool) -> None:
         if asked:
             assert state.changed_parameters() == []
         state.clear_gradients()
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_a_tensor_was_before_it_was_written_to_is_known(kind: str) -> None:
+    base = BASE.clone()
+    tensor = MADE[kind](base)
+    known = Lineage()
+    assert known.before(tensor) is None
+    known.remember(tensor, replace(event(), order=7))
+    assert known.before(tensor) is None
+    (tensor if kind == "half" else base).mul_(2)  # all others are views of it
+    assert known.before(tensor) == 7
+    assert known.before(MADE[kind](BASE.clone())) is None
+    known.remember(tensor, replace(event(), order=8))
+    assert known.before(tensor) is None

@@ -76,6 +76,7 @@ LIES: dict[str, tuple[Callable[[Lines], Any], str]] = {
     "orders that go back": (lambda lines: lines[1].update(order=0), "goes back"),
     "a name twice": (lambda lines: lines[1].pop("call"), "two events of the name"),
     "the same as what comes later": (lambda lines: lines[0].update(same=1), "refers to an event 1"),
+    "written over what comes later": (lambda lines: lines[0].update(over=1), "refers to an event 1"),
     "the same as another": (lambda lines: lines[1].update(digest="0" * 64), "claims to be the same"),
     "a call of what is not there": (lambda lines: lines[3].update(outputs=[77]), "refers to events that are not there"),
     "a call that ends before it begins": (lambda lines: lines[3].update(entered=99), "refers to events"),
@@ -247,7 +248,7 @@ TENSORS = st.builds(
     TensorEvent, NUMBER, SITES, st.lists(NUMBER, max_size=5).map(tuple), TEXT,
     st.sampled_from(["digest", "stats", "sketch", "full"]), st.just("ab" * 32), st.none() | STATS,
     st.none() | st.just("shard-00001.safetensors"), st.none() | TEXT.filter(bool), st.none() | TEXT.filter(bool),
-    st.none() | st.just("cd" * 32), MAYBE, MAYBE, PHASES,
+    st.none() | st.just("cd" * 32), MAYBE, MAYBE, MAYBE, PHASES,
 )  # fmt: skip
 VALUES = st.builds(ValueEvent, NUMBER, SITES, TEXT, st.none() | TEXT | st.booleans() | NUMBER, TEXT, PHASES)
 LINKS = st.builds(Link, TEXT, st.sampled_from(["same", "view", "own", "none"]), MAYBE, st.none(), TEXT)

@@ -10,6 +10,7 @@ Slugs used so far:
     train-mode          one side ran in train mode, or both with dropout at work
     attribute           the module that diverges first has other settings on the two sides
     called-otherwise    a layer is called in place of another, more often, or never, on one side only
+    in-place            one side writes over, in place, what it uses again
     norms-only          only normalisation layers diverge on their own
     early-layers        the difference is there before the first layer with weights: preprocessing
     gradients-only      outputs agree, gradients do not

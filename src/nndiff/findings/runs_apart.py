@@ -8,6 +8,7 @@ from typing import Any
 from nndiff.divergence import Run, State, attribute_changes
 from nndiff.findings.called import called_findings
 from nndiff.findings.gradients import gradient_findings
+from nndiff.findings.in_place import in_place_findings
 from nndiff.findings.layout import Layout, layout_findings
 from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.findings.returned import returned_findings
@@ -50,6 +51,7 @@ def _apart(
     yield from modes
     yield from _attributes(first, reference, candidate, known=("training",) if modes else ())
     yield from called_findings(run, first, reference, candidate, harmless=False)
+    yield from in_place_findings(run, first)
     yield from _shapes(run, moved)
     yield from layout_findings(run.sites, moved)
     yield from _norms(run)

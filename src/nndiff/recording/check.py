@@ -33,6 +33,7 @@ class Digests:
         keep: str | None = None,
         like: TensorEvent | None = None,
         forward: int | None = None,
+        over: int | None = None,
         phase: Phase = "forward",
     ) -> TensorEvent:
         """Note the digest of a tensor."""

@@ -106,6 +106,7 @@ class TensorEvent:
     sketch_digest: str | None = None  # of its values, where they are not the whole tensor
     same: int | None = None  # the first event with these very bytes
     forward: int | None = None  # for gradients and recomputed outputs: the event of the forward pass
+    over: int | None = None  # the earlier event whose memory was written to, in place, and is this one's now
     phase: Phase = "forward"
 
 

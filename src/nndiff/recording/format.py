@@ -237,6 +237,7 @@ def _tensor(fields: Fields) -> TensorEvent:
         sketch_digest=fields.match("sketch_digest", DIGEST),
         same=fields.maybe("same"),
         forward=fields.maybe("forward"),
+        over=fields.maybe("over"),
         phase=_phase(fields),
     )
 

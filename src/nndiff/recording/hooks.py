@@ -115,7 +115,8 @@ class Recorder:
         def load() -> Raw:
             return raw if raw is not None else raw_tensor(tensor)
 
-        event = self._sink.tensor(site, load, keep=keep, like=like, forward=forward, phase=phase)
+        over = None if found else self._lineage.before(tensor)
+        event = self._sink.tensor(site, load, keep=keep, like=like, forward=forward, over=over, phase=phase)
         if like is None and origin:
             self._lineage.remember(tensor, event, raw)
         return event

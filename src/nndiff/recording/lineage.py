@@ -30,7 +30,9 @@ class _Known:
     flags: tuple[bool, bool]
     node: tuple[int, ...]
     check: bytes
-    span: tuple[int, int] | None  # bytes of the storage, where every one of them belongs to the tensor
+    low: int  # bytes of the storage
+    high: int
+    dense: bool  # every one of them belongs to the tensor
 
 
 class Lineage:
@@ -73,6 +75,16 @@ class Lineage:
         now = [each for each in known if each.version == version]
         return _same(tensor, now) or _view(tensor, storage, now)
 
+    def before(self, tensor: torch.Tensor) -> int | None:
+        """Return the order of the event a tensor was before torch wrote to its memory in place, if it was one."""
+        place = _place(tensor)
+        reference, known = self._storages.get(place[0]._cdata, (None, [])) if place else (None, [])
+        if place is None or reference is None or reference.expired():
+            return None
+        low, high = _span(tensor)
+        older = (each for each in reversed(known) if each.version < place[1])
+        return next((each.event.order for each in older if each.low <= low <= high <= each.high), None)
+
     def _sweep(self) -> None:
         """Let go of storages that are gone, the newest and a few others at each turn.
 
@@ -112,7 +124,6 @@ def _place(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int] | None:
 
 def _known(tensor: torch.Tensor, version: int, event: TensorEvent, check: bytes) -> _Known:
     low, high = _span(tensor)
-    dense = high - low == tensor.numel() * tensor.element_size()
     return _Known(
         event=event,
         version=version,
@@ -123,7 +134,9 @@ def _known(tensor: torch.Tensor, version: int, event: TensorEvent, check: bytes)
         flags=(tensor.is_conj(), tensor.is_neg()),
         node=_node(tensor),
         check=check,
-        span=(low, high) if dense else None,
+        low=low,
+        high=high,
+        dense=high - low == tensor.numel() * tensor.element_size(),
     )
 
 
@@ -150,14 +163,14 @@ def _node(tensor: torch.Tensor) -> tuple[int, ...]:
 def _view(tensor: torch.Tensor, storage: torch.UntypedStorage, known: list[_Known]) -> tuple[TensorEvent, str] | None:
     low, high = _span(tensor)
     for each in reversed(known):
-        if each.span and each.span[0] <= low <= high <= each.span[1] and _is_unwritten(each, tensor, storage):
+        if each.dense and each.low <= low <= high <= each.high and _is_unwritten(each, tensor, storage):
             return each.event, "view"
     return None
 
 
 def _is_unwritten(known: _Known, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
     """Tell whether a recorded tensor still lies in memory as it was taken: `.data` writes raise no version."""
-    if known.span is None or storage.nbytes() < known.span[1]:
+    if storage.nbytes() < known.high:
         return False  # freed by hand; to lay a tensor there would make it grow again
     with torch.no_grad():
         now = torch.empty(0, dtype=known.dtype, device=tensor.device)

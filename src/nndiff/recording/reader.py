@@ -220,7 +220,7 @@ def _check_tensor(name: str, event: TensorEvent, known: dict[int, Event]) -> Non
         raise SourceError(
             name, f"{printable(event.site.name, 80)!r} has the unknown dtype {printable(event.dtype, 40)!r}"
         )
-    for order in (event.same, event.forward):
+    for order in (event.same, event.forward, event.over):
         if order is not None and not isinstance(known.get(order), TensorEvent):
             raise SourceError(name, f"{printable(event.site.name, 80)!r} refers to an event {order} that is not there")
     twin = known.get(event.same) if event.same is not None else None
@@ -320,12 +320,15 @@ def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ..
     return found.data.window
 
 
+_OF_TENSORS = ("keep", "digest", "stats", "same", "forward", "over")
+
+
 def _meta(event: TensorEvent | ValueEvent, call: CallEvent | None) -> dict[str, Any]:
     site = event.site
     kept = (
-        {"keep": event.keep, "digest": event.digest, "stats": event.stats, "same": event.same, "forward": event.forward}
+        {name: getattr(event, name) for name in _OF_TENSORS}
         if isinstance(event, TensorEvent)
-        else {"keep": "full", "digest": None, "stats": None, "same": None, "forward": None}
+        else {**dict.fromkeys(_OF_TENSORS), "keep": "full"}
     )
     return {
         "order": event.order,

@@ -23,6 +23,7 @@ class Sink(Protocol):
         keep: str | None = None,
         like: TensorEvent | None = None,
         forward: int | None = None,
+        over: int | None = None,
         phase: Phase = "forward",
     ) -> TensorEvent: ...
 

@@ -137,11 +137,12 @@ class Writer:
         keep: str | None = None,
         like: TensorEvent | None = None,
         forward: int | None = None,
+        over: int | None = None,
         phase: Phase = "forward",
     ) -> TensorEvent:
         """Add one tensor; its bytes are asked for only where they are not known or kept already.
 
-        `like` is an earlier event known to be of the very same tensor.
+        `like` is an earlier event known to be of the very same tensor, `over` one that was written over in place.
         """
         level = keep or self.keep.level(site.module, site.name)
         load = lru_cache(maxsize=1)(load)
@@ -163,6 +164,7 @@ class Writer:
                 sketch_digest=placed.sketch_digest,
                 same=self._first.get(seen.digest),
                 forward=forward,
+                over=over,
                 phase=phase,
             )
             self._first.setdefault(seen.digest, event.order)

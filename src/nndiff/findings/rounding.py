@@ -35,12 +35,9 @@ def _ways_out(found: Rounding, sites: Iterable[SitePair]) -> str:
     wider, passes = found.precision.wider, f"pass it at {_passing(sites)}"
     if not wider:
         return passes
-    return (
-        f"to be sure compare in {wider} (--dtype {wider}): rounding vanishes there, a fault stays; or {passes}"
-    )
+    return f"to be sure compare in {wider} (--dtype {wider}): rounding vanishes there, a fault stays; or {passes}"
 
 
 def _passing(sites: Iterable[SitePair]) -> str:
     """Return the smallest tolerance that lets these pass, as options."""
-    measured = [(site.pair.metrics, site.pair.scale) for site in sites if is_made(site)]
-    return typed(max(numbers.needed_tolerance / scale for numbers, scale in measured if numbers))
+    return typed(max(site.pair.passes_at for site in sites if is_made(site) and site.pair.metrics))

@@ -28,6 +28,7 @@ class Scales:
     ) -> None:
         self.excuses, self._leftovers, self._latent, self._misled = excuses, leftovers, latent, misled
         self._passing = {pair.order: pair.passes_at for pair in excuses.pairs}
+        self._turned = [pair for pair in excuses.pairs if pair.inside and _is_turned(pair)]
 
     @classmethod
     def of(cls, comparison: Comparison, candidate: str) -> Scales:
@@ -40,8 +41,8 @@ class Scales:
     @property
     def values(self) -> set[float]:
         """Return every t at which a pair begins to pass, or to be known to agree once it is rearranged."""
-        turned = [(pair, pair.site.layout) for pair in self.excuses.pairs if pair.site and pair.site.layout]
-        known = (layout.passes_at(pair.scale, pair.exact) for pair, layout in turned)
+        layouts = [(pair, pair.site.layout) for pair in self._turned if pair.site and pair.site.layout]
+        known = (layout.passes_at(pair.scale, pair.exact) for pair, layout in layouts)
         return {value for value in (*self._passing.values(), *known) if math.isfinite(value)}
 
     def failing(self, t: float) -> frozenset[int]:
@@ -57,7 +58,7 @@ class Scales:
         return maybe_lying(self._at(t))
 
     def _at(self, t: float) -> Iterator[_AtTolerance]:
-        return ((pair, t * pair.scale, 0.0 if pair.exact else t) for pair in self.excuses.pairs)
+        return ((pair, t * pair.scale, 0.0 if pair.exact else t) for pair in self._turned)
 
     def passes(self, t: float) -> bool:
         """Tell whether the candidate is known to pass."""
@@ -96,15 +97,19 @@ def maybe_lying(pairs: Iterable[_AtTolerance]) -> frozenset[int]:
 _ALIKE = 0.99  # cosine: what is so much alike lies the same way
 
 
+def _is_turned(pair: Pair) -> bool:
+    """Tell whether one side of a pair lies otherwise, or may."""
+    if pair.verdict.passed or (pair.site and pair.site.layout):
+        return not pair.verdict.passed
+    return not pair.metrics.cosine > _ALIKE if pair.metrics else pair.verdict is Verdict.SHAPE
+
+
 def _may_lie(pair: Pair, atol: float, rtol: float) -> bool:
     if pair.site and pair.site.layout:
         return pair.site.layout.is_open(atol, rtol)
     measured = pair.metrics is None or pair.metrics.mismatched is not None
-    if measured and not pair.verdict.passed and atol <= pair.atol and rtol <= pair.rtol:
-        return False  # it was looked at, and did not agree at a larger tolerance
-    if pair.metrics is None:
-        return pair.verdict is Verdict.SHAPE
-    return not pair.metrics.cosine > _ALIKE
+    looked_at = measured and atol <= pair.atol and rtol <= pair.rtol  # and it did not agree at a larger tolerance
+    return _is_turned(pair) and not looked_at
 
 
 def passes(

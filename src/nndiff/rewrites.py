@@ -16,7 +16,7 @@ from nndiff.judging import Scales, maybe_lying, smallest
 from nndiff.laid import laid
 from nndiff.recorded import is_owned
 from nndiff.restructured import without_restructured
-from nndiff.result import Finding, Leftover, Pair, Rearranged
+from nndiff.result import Finding, Leftover, Pair, PairSite, Rearranged
 from nndiff.sites import SitePair
 from nndiff.sources import Source
 
@@ -92,26 +92,23 @@ def _looked_ahead(
     scales = Scales(_excuses(sites, leftovers), leftovers)
     beyond = (math.nextafter(max(pair.atol / pair.scale, pair.rtol), math.inf) for pair in scales.excuses.pairs)
     least = smallest(scales.may_agree, (*scales.values, *beyond))  # at what they were judged at, it is known
-    if least is not None:
-        for t in (least, *(max(least, _SMALLEST) * factor for factor in _FACTORS)):
-            sites = _looked_at(sites, leftovers, t)
-    return sites, least
+    if least is None:
+        return sites, None
+    known: dict[int, PairSite | None] = {}
+    for t in (least, *(max(least, _SMALLEST) * factor for factor in _FACTORS)):
+        unknown = (scales.failing(t) & scales.maybe_lying(t)) - known.keys()
+        there = {site.pair.order: _at(site, t) for site in sites if site.pair.order in unknown}
+        found = layouts(there.values()) if there else {}
+        known |= {order: _lying(there[order], layout).pair.site for order, layout in found.items()}
+    return [_knowing(site, known) for site in sites], least
 
 
 _SMALLEST, _FACTORS = 1e-8, (10.0, 100.0, 1000.0)  # what lies otherwise may be off by more than all else
 
 
-def _looked_at(sites: Sequence[SitePair], leftovers: Sequence[Leftover], t: float) -> Sequence[SitePair]:
-    """Return the pairs, those that turn out to agree at atol = rtol = t once they are rearranged knowing it."""
-    scales = Scales(_excuses(sites, leftovers), leftovers)
-    unknown = scales.failing(t) & scales.maybe_lying(t)
-    there = {site.pair.order: _at(site, t) for site in sites if site.pair.order in unknown}
-    found = layouts(there.values()) if there else {}
-    known = {order: _lying(there[order], layout).pair.site for order, layout in found.items()}
-    return [
-        replace(site, pair=replace(site.pair, site=known[site.pair.order])) if site.pair.order in known else site
-        for site in sites
-    ]
+def _knowing(site: SitePair, known: Mapping[int, PairSite | None]) -> SitePair:
+    order = site.pair.order
+    return replace(site, pair=replace(site.pair, site=known[order])) if order in known else site
 
 
 def _may_be_reformed(left: Leftover, sources: Sources) -> bool:

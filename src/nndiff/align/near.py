@@ -1,7 +1,7 @@
 """Calls that return the same but for rounding: another class of layer, another order of sums, the same values.
 
-Their statistics tell, as far as nothing else has them. A layer whose like elsewhere in the model was paired so
-is paired as that was, whatever it returns.
+Their statistics tell, as far as nothing else has them; in short floats some of their elements do. A layer whose
+like elsewhere in the model was paired so is paired as that was, whatever it returns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from nndiff.align.calls import Call, Key, Paired
+from nndiff.align.short import is_short, likeliest, nearest
 from nndiff.names import ancestors, without_numbers
 from nndiff.tensors import TensorRef
 
@@ -24,18 +25,43 @@ CallPair = tuple[Call, Call]
 
 def near_calls(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterator[CallPair]:
     """Yield the calls that return nearly the same, in order where several do; copies on one side stay alone."""
-    left, right = _telling(reference), _telling(candidate)
-    for shape, ours in left.items():
-        for group in _groups(sorted(ours, key=_size), sorted(right.get(shape, ()), key=_size)):
-            yield from _in_group(*group)
+    for ours, theirs in _of_one_shape(reference, candidate):
+        long = [sorted((call for call in side if not is_short(call)), key=_size) for side in (ours, theirs)]
+        found = [both for group in _groups(*long) for both in _in_group(*group)]
+        yield from found
+        if any(map(is_short, (*ours, *theirs))):
+            known = {id(call) for both in found for call in both}
+            rest = ([call for call in side if id(call) not in known] for side in (ours, theirs))
+            for group in nearest(*rest):
+                yield from _in_group(*group)
 
 
-def _telling(calls: Iterable[Call]) -> dict[Hashable, list[Call]]:
-    """Return the calls whose first output tells something, by its shape and kind of numbers."""
+def likely_calls(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterator[CallPair]:
+    """Yield the calls in short floats that may return nearly the same: a guess, no elements were kept of them."""
+    for ours, theirs in _of_one_shape(reference, candidate):
+        if any(map(is_short, (*ours, *theirs))):
+            for group in likeliest(ours, theirs):
+                yield from _in_group(*group)
+
+
+def _of_one_shape(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterator[tuple[list[Call], list[Call]]]:
+    return _of_one_kind(reference, candidate, lambda tensor: tensor.shape)
+
+
+def _of_one_kind(
+    reference: Iterable[Call], candidate: Iterable[Call], form: Callable[[TensorRef], Hashable]
+) -> Iterator[tuple[list[Call], list[Call]]]:
+    """Yield the calls of both sides whose first output tells something, by its form and kind of numbers."""
+    left, right = _telling(reference, form), _telling(candidate, form)
+    return ((ours, right[kind]) for kind, ours in left.items() if kind in right)
+
+
+def _telling(calls: Iterable[Call], form: Callable[[TensorRef], Hashable]) -> dict[Hashable, list[Call]]:
     found: dict[Hashable, list[Call]] = {}
     for call in calls:
-        if _tells(call.outputs[0]):
-            found.setdefault((call.shapes[0], call.outputs[0].dtype.kind), []).append(call)
+        first = call.outputs[0]
+        if _tells(first):
+            found.setdefault((form(first), first.dtype.kind), []).append(call)
     return found
 
 

@@ -17,7 +17,7 @@ from nndiff.align.calls import Call, Paired, calls_of
 from nndiff.align.containers import ELSEWHERE, belonging, pair_in_other_containers, same_content
 from nndiff.align.fused import Fused, find_fused, pair_fused, pair_owned_parts
 from nndiff.align.hints import site_hints
-from nndiff.align.near import CallPair, around, like_calls, near_calls
+from nndiff.align.near import CallPair, around, like_calls, likely_calls, near_calls
 from nndiff.align.own import pair_own
 from nndiff.align.passes import pair_by_name
 from nndiff.align.plan import Alignment, Tensors
@@ -36,7 +36,10 @@ def align_sites(
     mapping: Mapping[str, str] | None = None,
     misnamed: tuple[Container[str], Container[str]] = ((), ()),
 ) -> Alignment:
-    """Pair the tensors of two recordings; read nothing. Of the modules `misnamed`, names tell nothing."""
+    """Pair the tensors of two recordings; read nothing but a few elements of short floats.
+
+    Of the modules `misnamed`, names tell nothing.
+    """
     work = Work(reference, candidate)
     calls = calls_of(reference), calls_of(candidate)
     shared = _shared_otherwise(*calls)
@@ -50,6 +53,7 @@ def align_sites(
     named = dict(same)
     _pair_calls(work, near_calls(*_free(calls, same)), same, "values near")
     _pair_calls(work, like_calls(*calls, same), same, "values near in like layers")
+    _pair_likely(work, calls, same)
     fused = find_fused(work, *calls, same)
     calls = _without(calls, fused)
     _pair_calls(work, around(*calls, same), same, f"the layers inside and {GUESSED}")
@@ -137,6 +141,14 @@ def _pair_calls(work: Work, found: Iterable[CallPair], same: Paired, matched_by:
     for one, other in list(found):
         same[one.key] = other.key
         _pair_outputs(work, one.outputs, other.outputs, matched_by)
+
+
+def _pair_likely(work: Work, calls: _Calls, same: Paired) -> None:
+    """Pair calls in short floats by their statistics, and their like: a guess that is better than their order alone."""
+    likely = list(likely_calls(*_free(calls, same)))
+    if likely:
+        _pair_calls(work, likely, same, f"statistics near, and {GUESSED}")
+        _pair_calls(work, like_calls(*calls, same), same, f"statistics near in like layers, and {GUESSED}")
 
 
 def _of_one_class(reference: list[Call], candidate: list[Call], same: Paired) -> Paired:

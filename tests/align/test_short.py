@@ -1,0 +1,116 @@
+"""Calls in short floats: which of them belong together, by a few elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nndiff.align.calls import Call
+from nndiff.align.short import is_short, likeliest, nearest
+from nndiff.dtypes import DTYPES
+from nndiff.errors import DamagedError
+from nndiff.recording.events import Stats
+from nndiff.recording.keep import sketch_positions
+from nndiff.tensors import LateData, MemoryData, NoData, TensorRef
+
+RANDOM = np.random.default_rng(0)
+SIZE = 4096
+
+
+def stored(numbers, dtype):
+    """Return numbers as the type holds them."""
+    if dtype == "bfloat16":
+        return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return numbers.astype(DTYPES[dtype].storage)
+
+
+def call(name, numbers, dtype="bfloat16", keep="full", order=0, digest=None):
+    raw = stored(numbers, dtype)
+    data = MemoryData(raw) if keep == "full" else NoData("not kept")
+    numbers = np.asarray(numbers, np.float64)
+    largest, spread = np.abs(numbers).max(), float(np.linalg.norm(numbers))
+    stats = Stats(numbers.size, 0, numbers.mean(), numbers.std(), numbers.min(), numbers.max(), largest, spread)
+    meta = {"stats": stats, "digest": digest or name, "slot": "output", "module": name, "call": 0}
+    if keep == "sketch":
+        places = sketch_positions(raw.size)
+        meta["sketch"] = TensorRef(name, (places.size,), DTYPES[dtype], MemoryData(raw[places]))
+    tensor = TensorRef(f"{name}:output", raw.shape, DTYPES[dtype], data, None, meta)
+    return Call(name, 0, "Linear", order, (tensor,), True)
+
+
+def values(seed=0, size=SIZE):
+    return np.random.default_rng(seed).standard_normal(size)
+
+
+def near(numbers, by=2e-3, seed=9):
+    return numbers * (1 + by * np.random.default_rng(seed).standard_normal(numbers.shape))
+
+
+def names(groups):
+    return [([one.module for one in ours], [other.module for other in theirs]) for ours, theirs in groups]
+
+
+@pytest.mark.parametrize("keeps", [("full", "full"), ("full", "sketch"), ("sketch", "sketch")], ids=str)
+@pytest.mark.parametrize("size", [100, SIZE])
+@pytest.mark.parametrize(
+    "dtypes", [("bfloat16", "bfloat16"), ("float16", "bfloat16"), ("float32", "bfloat16")], ids=str
+)
+def test_each_finds_its_own_whatever_was_kept(dtypes, size, keeps):
+    left = [call(f"l{k}", values(k, size), dtypes[0], keeps[0]) for k in range(5)]
+    right = [call(f"r{k}", near(values(k, size)), dtypes[1], keeps[1]) for k in (3, 1, 4, 0, 2)]
+    assert names(nearest(left, right)) == [([f"l{k}"], [f"r{k}"]) for k in range(5)]
+
+
+def test_the_shorter_type_decides_what_is_near():
+    one, other = values(), near(values(), 1e-2)
+    for dtypes, wanted in ((("bfloat16", "bfloat16"), 1), (("float32", "bfloat16"), 1), (("float16", "float16"), 0)):
+        found = list(nearest([call("l", one, dtypes[0])], [call("r", other, dtypes[1])]))
+        assert len(found) == wanted
+
+
+def test_two_that_are_as_near_are_left_alone():
+    right = [call("r", near(values(), seed=1)), call("other", near(values(), seed=2))]
+    assert not list(nearest([call("l", values())], right))
+    assert not list(nearest(right, [call("l", values())]))
+
+
+def test_what_is_near_belongs_to_the_one_it_is_nearest_to():
+    left = [call("l", values()), call("next", near(values(), 2e-2))]
+    assert names(nearest(left, [call("r", near(values()))])) == [(["l"], ["r"])]
+
+
+def test_copies_go_together():
+    left = [call("l", values(), digest="a"), call("copy", values(), digest="a", order=1)]
+    assert names(nearest(left, [call("r", near(values()))])) == [(["l", "copy"], ["r"])]
+
+
+def test_others_and_zeros_are_not_near():
+    assert not list(nearest([call("l", values(0))], [call("r", values(1))]))
+    assert not list(nearest([call("l", np.zeros(SIZE))], [call("r", np.zeros(SIZE))]))
+    assert not list(nearest([], [call("r", values())]))
+
+
+def test_statistics_are_asked_only_where_elements_were_not_kept():
+    kept = [call("l", values())], [call("r", near(values()))]
+    assert not list(likeliest(*kept))
+    gone = [call("l", values(), keep="stats")], [call("r", near(values()))]
+    assert names(likeliest(*gone)) == [(["l"], ["r"])]
+    assert not list(nearest(*gone))
+    several = [*gone[1], call("other", near(values(), seed=2))]
+    assert not list(likeliest(gone[0], several))
+
+
+def test_damage_is_not_told_before_it_is_compared():
+    def damaged():
+        raise DamagedError("x.nnrec", "it is damaged")
+
+    one = call("l", values())
+    tensor = one.outputs[0]
+    broken = TensorRef(tensor.name, tensor.shape, tensor.dtype, LateData(damaged), None, tensor.meta)
+    assert not list(nearest([Call("l", 0, "Linear", 0, (broken,), True)], [call("r", near(values()))]))
+
+
+def test_only_short_floats_are_short():
+    assert is_short(call("a", values(), "bfloat16"))
+    assert is_short(call("a", values(), "float16"))
+    assert not is_short(call("a", values(), "float32"))

@@ -2,6 +2,8 @@
 
 Version 1: the first. NaN is null, infinities are the strings "inf" and "-inf". Every candidate has a
 first_divergence of its own; that of the result is the one of the first candidate that diverges.
+A pair of recordings has a site, where it was taken on both sides. What a result needs to be judged again stands beside
+its pairs: aside, the pairs that differ and were excused, and latent, findings that hold where all else agrees.
 """
 
 from __future__ import annotations

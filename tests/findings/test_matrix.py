@@ -14,7 +14,7 @@ CAUSES = (
     *("inputs-differ", "early-layers", "train-mode", "shapes-differ", "norms-only", "gradients-only"),
     *("losses-differ", "permuted", "reshaped", "broadcast", "attribute", "inner-only", "fused", "restructured"),
     *("gradients-missing", "gradients-scaled", "untied", "rounding", "more-than-rounding", "outputs-missing"),
-    *("called-otherwise", "in-place"),
+    *("called-otherwise", "in-place", "gradients-idle"),
 )
 
 
@@ -292,7 +292,7 @@ def test_every_finding_has_its_case():
     shown = {cause for *_, causes in CASES.values() for cause in causes}
     elsewhere = {"inputs-differ", "losses-differ"}  # these need recordings made apart
     # these have tests of their own
-    elsewhere |= {"rounding", "more-than-rounding", "outputs-missing", "called-otherwise", "in-place"}
+    elsewhere |= {"rounding", "more-than-rounding", "outputs-missing", "called-otherwise", "in-place", "gradients-idle"}
     assert shown | elsewhere == set(CAUSES)
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from report_builders import comparison, pair
 
 from nndiff.dtypes import from_numpy
-from nndiff.judge import UNPROVEN, judge
+from nndiff.judge import UNPROVEN, judge, rejudge
 from nndiff.reports.wording import rounded_up
 from nndiff.result import Comparison
 from nndiff.stats import ENVELOPE_RTOLS, Job, get_engine
@@ -104,6 +104,29 @@ def test_the_tolerance_printed_passes_measured_and_judged_again(seed: int, kind:
     assert result.judged_at(then).exit_code == 0
     assert measured(*arrays(seed, kind), then).exit_code == 0
     assert printed <= needed * 1.011
+
+
+@given(seeds, st.sampled_from(("float", "cast")), st.sampled_from((0.1, 1.0, 30.0)))
+@settings(max_examples=200, deadline=None)
+def test_what_a_gradient_needs_on_its_own_scale_passes_and_is_not_much_too_much(
+    seed: int, kind: str, times: float
+) -> None:
+    ref, cand = arrays(seed, kind)
+    largest = float(np.abs(ref).max())
+    scale = times * largest
+    (made,) = measured(ref, cand, Tolerance(0.0, 0.0, "given")).pairs
+    assert made.metrics is not None
+    found = replace(made, scale=scale).passes_at
+    assume(0 < found < np.inf)
+    wide, other = ref.astype(np.float64), cand.astype(np.float64)
+    least = float(np.max(np.abs(other - wide) / (scale + np.abs(wide))))
+    assert least * (1 - 1e-9) <= found
+    assert found <= 2 * least or scale < largest
+    printed = float(rounded_up(found))
+    assert rejudge(made.metrics, True, printed * scale, printed)[0].passed
+    assert measured(ref, cand, Tolerance(printed * scale, printed, "given")).exit_code == 0
+    below = found * (1 - 1e-6)
+    assert not rejudge(made.metrics, True, below * scale, below)[0].passed
 
 
 @pytest.mark.parametrize(

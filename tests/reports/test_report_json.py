@@ -20,7 +20,7 @@ from report_builders import metrics, mixed
 from nndiff import result_json
 from nndiff.errors import NndiffError, ReportError
 from nndiff.reports import FORMATS, ReportOptions, get_report
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side
+from nndiff.result import Comparison, Finding, Leftover, Pair, PairSite, Rearranged, Side
 from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
@@ -41,6 +41,14 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     "tuple[float, ...]": st.tuples(*[numbers] * len(ENVELOPE_RTOLS)),
 }
 all_metrics = st.builds(Metrics, **{field.name: KINDS[str(field.type)] for field in dataclasses.fields(Metrics)})
+layouts = st.builds(
+    Rearranged,
+    *(texts, texts, texts, texts, st.floats(0, 1)),
+    st.lists(st.tuples(positive, positive), max_size=2).map(tuple),
+    st.none() | all_metrics,
+)
+both = st.tuples(texts, texts)
+sites = st.builds(PairSite, both, both, both, counts, st.tuples(shapes, shapes), st.none() | layouts)
 pairs = st.builds(
     Pair,
     candidate=st.sampled_from(labels),
@@ -56,6 +64,7 @@ pairs = st.builds(
     rtol=positive,
     slot=st.none() | texts | st.sampled_from(("output", "grad_output", "param_grad", "model_input", "loss")),
     note=texts,
+    site=st.none() | sites,
 )
 sides = {
     "kind": texts,
@@ -67,7 +76,9 @@ sides = {
     "meta": st.dictionaries(texts, texts, max_size=2),
 }
 leftovers = st.builds(
-    Leftover, st.sampled_from(labels), st.sampled_from(("reference", "candidate")), texts, shapes, texts, texts
+    Leftover,
+    *(st.sampled_from(labels), st.sampled_from(("reference", "candidate")), texts, shapes, texts, texts),
+    aside=st.booleans(),
 )
 findings = st.builds(
     Finding, texts, st.lists(texts, max_size=2).map(tuple), texts, texts, st.floats(0, 1), st.booleans()
@@ -86,6 +97,8 @@ comparisons = st.builds(
     ),
     groups=st.dictionaries(texts, st.sampled_from(("a.*", "encoder")), max_size=2),
     notes=st.lists(texts, max_size=2).map(tuple),
+    aside=st.lists(pairs, max_size=2).map(tuple),
+    latent=st.lists(findings, max_size=1).map(tuple),
 )
 
 
@@ -104,6 +117,13 @@ def test_what_goes_in_comes_out(result: Comparison) -> None:
     back = result_json.from_dict(json.loads(result_json.dumps(result)))
     assert comparable(back) == comparable(result)
     assert back.verdict == result.verdict
+
+
+@given(comparisons, st.builds(Tolerance, positive, positive, st.just("given")))
+@settings(max_examples=60, deadline=None)
+def test_anything_can_be_judged_again(result: Comparison, tolerance: Tolerance) -> None:
+    judged = result.judged_at(tolerance)
+    assert len(judged.pairs) + len(judged.aside) == len(result.pairs) + len(result.aside)
 
 
 @given(comparisons, st.integers(40, 300))

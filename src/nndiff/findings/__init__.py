@@ -16,6 +16,7 @@ Slugs used so far:
     gradients-only      outputs agree, gradients do not
     gradients-missing   one side lacks gradients that the other has: frozen, detached, or not used
     gradients-scaled    every gradient that is out is so by one factor: a loss that is scaled, a factor in a backward
+    gradients-idle      gradients at outputs inside differ, and none that they flow into does: masked before or after
     untied              weights are one tensor on one side and several on the other
     shapes-differ       paired sites have other shapes: other architectures
     permuted            agrees after the axes are put in another order

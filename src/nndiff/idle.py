@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from enum import Enum
 
 from nndiff.result import Leftover, Pair
+from nndiff.scaled import is_scaled
 
 LEAVES = ("param_grad", "model_input_grad")
 _FAR = 0.01  # relatively: a gradient that is farther off passes as noise, and proves nothing
@@ -45,7 +46,7 @@ class Idle:
 
     def explains(self, pair: Pair, failing: Container[int]) -> bool:
         """Tell whether a gradient that differs is one at an inner output, and nothing that it flows into differs."""
-        if pair.slot != "grad_output" or not (pair.inside and pair.site and _is_a_number(pair)):
+        if pair.slot != "grad_output" or not (pair.inside and pair.site and _may_be_masked(pair)):
             return False
         outputs = self._outputs.get((pair.site.modules[0], pair.site.call), [])
         forward = bool(outputs) and not any(each.order in failing for each in outputs)
@@ -68,9 +69,9 @@ def _is_leaf(left: Leftover) -> bool:
     return any(f":{slot}" in left.name for slot in LEAVES)
 
 
-def _is_a_number(pair: Pair) -> bool:
-    """Tell whether two tensors of one shape were compared, and both are finite wherever one is."""
-    return pair.metrics is not None and not pair.metrics.nonfinite_unequal
+def _may_be_masked(pair: Pair) -> bool:
+    """Tell whether two gradients may be the same but for some places: all numbers, and no factor in all of them."""
+    return pair.metrics is not None and not pair.metrics.nonfinite_unequal and not is_scaled(pair.metrics)
 
 
 def _says(pair: Pair) -> _Says:

@@ -56,7 +56,7 @@ def common_factor(sites: Iterable[SitePair]) -> Factor | None:
     """Return the one factor that all gradients have which are out, if it is one."""
     gradients = [site for site in sites if is_gradient(site.reference)]
     failing = [site for site in gradients if not site.passed]
-    factors = [_factor(site.pair.metrics) for site in failing]
+    factors = [factor_of(site.pair.metrics) for site in failing]
     known = [factor for factor in factors if factor is not None]
     if not known or len(known) < len(failing) or max(known) - min(known) > _EQUAL * min(map(abs, known)):
         return None
@@ -65,12 +65,18 @@ def common_factor(sites: Iterable[SitePair]) -> Factor | None:
     return Factor(value, _reach([site.slot for site in failing], unscaled), failing)
 
 
-def _factor(metrics: Metrics | None) -> float | None:
+def factor_of(metrics: Metrics | None) -> float | None:
     """Return what the reference is multiplied with; None where the two are not one direction."""
     if metrics is None or metrics.nonfinite_ref or metrics.nonfinite_cand or not 1 - abs(metrics.cosine) < _STRAIGHT:
         return None
     one, other = math.hypot(metrics.ref_mean, metrics.ref_std), math.hypot(metrics.cand_mean, metrics.cand_std)
     return math.copysign(other / one, metrics.cosine) if one > 0 and other > 0 else None
+
+
+def is_scaled(metrics: Metrics | None) -> bool:
+    """Tell whether one side is a multiple of the other, and more than rounding away from it."""
+    factor = factor_of(metrics)
+    return factor is not None and abs(factor - 1) > _EQUAL
 
 
 def _would_fail(site: SitePair, factor: float) -> bool:

@@ -214,6 +214,15 @@ def test_a_gradient_of_the_input_proves_it_too():
     assert [finding.cause for finding in result.findings] == ["gradients-idle"]
 
 
+def test_a_factor_in_all_gradients_inside_is_a_difference_though_it_is_taken_out_at_the_parameters():
+    other = Wrong(False)
+    for parameter in other.up.parameters():
+        parameter.register_hook(lambda grad: grad / 1.1)
+    result = compared(Twice(False), other)
+    assert {pair.name for pair in result.pairs if not pair.verdict.passed} == {"act:grad_output", "up:grad_output"}
+    assert result.exit_code == 1
+
+
 class NotFinite(Twice):
     def forward(self, x):
         x = self.act(self.up(x) * MASK)

@@ -257,6 +257,8 @@ def _why(run: Run, site: SitePair) -> str:
         return "every output is in tolerance, the loss made of them is out"
     if is_gradient(site.reference):
         return "every output is in tolerance; this is the first gradient that is out, in the order of the backward pass"
+    if site.slot in _HELD:
+        return f"every output is in tolerance; {_held(run, site)}"
     if site.pair.verdict is Verdict.NOT_COMPARED:
         return "its bytes differ; what was kept of them does not tell whether they are within the tolerance"
     state = run.inputs_of(site)
@@ -265,6 +267,22 @@ def _why(run: Run, site: SitePair) -> str:
     if state is State.UNKNOWN:
         return "the first output that is out of tolerance; its inputs were not recorded on both sides"
     return "the first output that is out of tolerance; every cause before it lies between recorded sites"
+
+
+_HELD = {
+    "param": "this parameter is out, which nothing here shows",
+    "buffer_before": "this buffer is out before the run begins, which nothing here shows",
+    "buffer": "this buffer is out after the run",
+}
+
+
+def _held(run: Run, site: SitePair) -> str:
+    """Say what is wrong with something a module holds; running statistics are no output of any module."""
+    twins = (each for each in run.sites if each.slot == "buffer_before" and each.module == site.module)
+    before = [each for each in twins if each.reference.meta["tensor"] == site.reference.meta["tensor"]]
+    if site.slot == "buffer" and before and before[0].passed:
+        return f"{_HELD['buffer']} and was in before it: the two sides update it otherwise"
+    return _HELD[site.slot]
 
 
 def _place(module: Mapping[str, Any]) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 from nndiff.divergence import Run, describe
 from nndiff.findings.modules import module_tree
 from nndiff.findings.runs_apart import recording_findings
+from nndiff.findings.settings import idle_settings
 from nndiff.lost import Asked, Lost
 from nndiff.recorded import is_final, is_gradient, is_inner
 from nndiff.result import Comparison, Finding, Leftover, Pair
-from nndiff.rewrites import without_rewrites
+from nndiff.rewrites import Standing, without_rewrites
 from nndiff.sites import SitePair
 from nndiff.sources import Source
 from nndiff.tensors import TensorRef
@@ -29,6 +30,7 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
     leftovers: list[Leftover] = []
     aside: list[Pair] = []
     latent: list[Finding] = []
+    notes: list[str] = []
     for label, (reference, candidate) in sources.items():
         mine = [site for site in sites if site.pair.candidate == label]
         left = [each for each in comparison.leftovers if each.candidate == label]
@@ -37,14 +39,12 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         leftovers += standing.leftovers
         aside += standing.aside
         latent += [replace(each, candidate=label) for each in standing.latent]
-        lost = _lost(standing.leftovers, reference, "reference"), _lost(standing.leftovers, candidate, "candidate")
-        ours, theirs = _by_order(reference), _by_order(candidate)
-        asking = _asking(reference, ours), _asking(candidate, theirs)
-        alone = _alone(standing.leftovers, reference, "reference"), _alone(standing.leftovers, candidate, "candidate")
-        run = Run(standing.sites, ours, theirs, lost, asking, standing.moved, alone)
+        run = _run(standing, reference, candidate)
         first = run.first()
         site = None if isinstance(first, Lost) else first
         found = recording_findings(run, site, reference.meta, candidate.meta, standing.layouts)
+        about = f"{label}: " if len(sources) > 1 else ""
+        notes += [about + note for note in idle_settings(run, reference.meta, candidate.meta)]
         findings += [replace(each, candidate=label) for each in (*found, *standing.findings)]
         if first is not None:
             trees = module_tree(reference.meta), module_tree(candidate.meta)
@@ -55,10 +55,20 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         leftovers=tuple(leftovers),
         first_divergences=firsts,
         findings=tuple(findings),
-        notes=(*comparison.notes, *_notes(kept)),
+        notes=(*comparison.notes, *_notes(kept), *notes),
         aside=tuple(aside),
         latent=tuple(latent),
     )
+
+
+def _run(standing: Standing, reference: Source, candidate: Source) -> Run:
+    """Return the judged pairs of one candidate, ready to be asked about causes."""
+    left = standing.leftovers
+    lost = _lost(left, reference, "reference"), _lost(left, candidate, "candidate")
+    alone = _alone(left, reference, "reference"), _alone(left, candidate, "candidate")
+    ours, theirs = _by_order(reference), _by_order(candidate)
+    asking = _asking(reference, ours), _asking(candidate, theirs)
+    return Run(standing.sites, ours, theirs, lost, asking, standing.moved, alone)
 
 
 def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[TensorRef]:

@@ -130,7 +130,7 @@ def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
 
 def _attributes(first: SitePair | None, reference: Meta, candidate: Meta, known: tuple[str, ...]) -> Iterator[Finding]:
     # a fused layer is of another size, whatever is wrong; a gradient is made by others than the module it is taken at
-    if first is None or first.part or first.slot != "output":
+    if first is None or first.part or first.slot not in ("output", "buffer"):
         return
     trees = module_tree(reference), module_tree(candidate)
     here, there = trees[0].get(first.reference.meta["module"], {}), trees[1].get(first.candidate.meta["module"], {})
@@ -140,7 +140,7 @@ def _attributes(first: SitePair | None, reference: Meta, candidate: Meta, known:
         yield Finding(
             "attribute",
             (first.pair.name,),
-            f"{first.reference.meta.get('class') or 'the module'} that diverges first has {told}",
+            f"{first.reference.meta.get('class') or here.get('class') or 'the module'} that diverges first has {told}",
             "make them equal, then compare again",
             0.9,
         )

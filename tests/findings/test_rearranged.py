@@ -59,6 +59,7 @@ VALUES = {
     "signs": np.sign,
     "whole numbers": lambda x: (10 * x).astype(np.int32),
     "truths": lambda x: x > 0.3,
+    "as large as they come": lambda x: 3e307 * x,
     "complex": lambda x: x + 1j * x[::-1],
     "with what is no number": lambda x: np.where(x > 1, np.nan, np.where(x < -1.5, np.inf, x)),
 }
@@ -67,7 +68,8 @@ VALUES = {
 def both(way, values="random", seed=0):
     shape, form = WAYS[way]
     numbers = VALUES[values](np.random.default_rng(seed).standard_normal(shape))
-    one = numbers.astype(np.complex64 if numbers.dtype.kind == "c" else np.float32) if values != "truths" else numbers
+    shorter = {"truths": np.bool_, "complex": np.complex64, "as large as they come": np.float64}
+    one = numbers.astype(shorter.get(values, np.float32))
     return one, np.ascontiguousarray(form(one))
 
 

@@ -104,6 +104,8 @@ class Sides:
     @cached_property
     def varies(self) -> bool:
         """Tell whether some elements are out of tolerance of others: if none are, all ways look alike."""
+        if not self.one.size:
+            return False
         low, high = _extremes(self.one)
         if not (np.isfinite(low) and np.isfinite(high)):
             return bool(np.isfinite(self.one).any())  # where in it lies what is not finite tells
@@ -140,16 +142,22 @@ def _extremes(array: Array) -> tuple[float, float]:
 
 def rearranged(sides: Sides) -> Way | None:
     """Return a way that makes the candidate's array the reference's, the one with the fewest cuts."""
-    one, other = _without_ones(sides.one.shape), _without_ones(sides.other.shape)
-    if sides.one.size != sides.other.size or not one or not sides.varies:
+    if sides.one.size != sides.other.size or sides.one.size < 2 or not sides.varies:
         return None
+    with np.errstate(all="ignore"):  # where sums overflow, means tell nothing
+        return _found(sides)
+
+
+def _found(sides: Sides) -> Way | None:
+    one, other = _without_ones(sides.one.shape), _without_ones(sides.other.shape)
     means = _Means.of(sides.one.reshape(one), sides), _Means.of(sides.other.reshape(other), sides)
     room = sides.atol + (sides.rtol + 1e-9) * means[0].largest
 
     def fits(here: Run, there: Run) -> bool:
         if max(one[here.axis], other[there.axis]) > _LONGEST:
             return True
-        return bool(np.all(np.abs(means[0].along(here) - means[1].along(there)) <= room))
+        apart = np.abs(means[0].along(here) - means[1].along(there))
+        return not np.any((apart > room) & (apart < np.inf))
 
     compared = 0
     for joined in _Search(one, other, fits).ways(_MOST_CUTS if sides.one.shape != sides.other.shape else 0):
@@ -197,11 +205,12 @@ class _Means:
             block = _wide(array[start : start + rows])
             block[~np.isfinite(block)] = 0.0
             largest = max(largest, float(np.abs(block).max()))
-            for number, each in enumerate((block, np.abs(block - sides.centre))):
+            block /= array.size  # before sums can overflow
+            for number, each in enumerate((block, np.abs(block - sides.centre / array.size))):
                 for axis, means in enumerate(found):
                     where = slice(start, start + rows) if axis == 0 else slice(None)
                     means[number, where] += each.sum(axis=tuple(k for k in range(array.ndim) if k != axis))
-        return cls([means * (means.shape[1] / array.size) for means in found], largest)
+        return cls([means * means.shape[1] for means in found], largest)
 
     def along(self, run: Run) -> Array:
         """Return the means at the places of a run."""

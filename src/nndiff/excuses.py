@@ -66,7 +66,7 @@ class _Known:
     def __init__(self, excuses: Excuses, failing: Orders, lying: Orders) -> None:
         out = [(pair, site) for pair, site in excuses.outputs if pair.order in failing]
         apart = {_call(site) for pair, site in out if pair.order not in lying}
-        agreeing = {_call(site) for pair, site in excuses.outputs if pair.order not in failing} - apart
+        agreeing = {_call(site) for _, site in excuses.outputs} - apart  # what only lies otherwise agrees
         self._excuses, self._failing, self._lying, self._agreeing = excuses, failing, lying, agreeing
         self._confirmed = {site.modules for _, site in excuses.outputs if _call(site) in agreeing}
         self.doubtful = {fused_layer(pair) for pair, _ in out} - {""}

@@ -141,6 +141,7 @@ def pair(one, other):
 LAYOUTS = {
     "patches": (lambda: pair(Patches, Unfolded), IMAGE, {"permuted"}),
     "patches in one row": (lambda: pair(Patches, ByRows), IMAGE, {"permuted"}),
+    "rows of patches": (lambda: pair(Unfolded, ByRows), IMAGE, {"reshaped"}),
     "nothing but zeros behind patches": (lambda: pair(Dead, DeadUnfolded), IMAGE, {"permuted"}),
     "heads": (lambda: pair(Heads, SplitLater), TEXT, {"permuted"}),
     "time first": (
@@ -233,6 +234,34 @@ def test_weights_and_their_gradients_lie_otherwise_too(tmp_path, keep):
     told = {finding.cause: set(finding.where) for finding in result.findings}
     assert told["reshaped"] == {"embed.weight:param", "embed.weight:param_grad"}
     assert told["permuted"] == {"embed:output", "embed:grad_output"}
+
+
+class Renamed(Unfolded):
+    """The same under other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.embed = self.embed, nn.Identity()
+
+    def parameters(self, recurse=True):
+        return (*self.patches.parameters(), *self.norm.parameters(), *self.out.parameters())
+
+    def tokens(self, x):
+        return self.patches(F.unfold(x, PATCH, stride=PATCH).transpose(1, 2))
+
+
+@pytest.mark.parametrize("flipped", [False, True], ids=["", "flipped"])
+def test_layers_of_other_names_that_lie_otherwise_are_compared_too(tmp_path, flipped):
+    sides = pair(Patches, Renamed)[:: -1 if flipped else 1]
+    options = {"backward": True, "params": True}
+    recordings = [nndiff.record(side, IMAGE, path=tmp_path / str(n), **options) for n, side in enumerate(sides)]
+    result = nndiff.compare(*recordings)
+    assert result.exit_code == 0, [left for left in result.leftovers if left.counts]
+    assert {"permuted", "reshaped"} <= {finding.cause for finding in result.findings}
+    with torch.no_grad():
+        sides[not flipped].patches.weight[3, 5] += 1e-2
+    wrong = nndiff.record(sides[not flipped], IMAGE, path=tmp_path / "wrong", **options)
+    assert nndiff.compare(recordings[flipped], wrong).exit_code == 1
 
 
 @pytest.mark.parametrize("keep", ["stats", "digest"])

@@ -44,6 +44,24 @@ def likely_calls(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterat
                 yield from _in_group(*group)
 
 
+def turned_calls(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterator[CallPair]:
+    """Yield the calls that return nearly the same elements in another shape, as far as their statistics tell.
+
+    Only where all elements were kept: how they lie is for these to prove.
+    """
+    for ours, theirs in _of_one_kind(reference, candidate, lambda tensor: tensor.count):
+        long = [sorted(filter(_is_kept_long, side), key=_size) for side in (ours, theirs)]
+        found = (both for group in _groups(*long) for both in _in_group(*group))
+        yield from (both for both in found if both[0].shapes[0] != both[1].shapes[0])
+
+
+def _is_kept_long(call: Call) -> bool:
+    tensor = call.outputs[0]
+    sketch = tensor.meta.get("sketch")
+    kept = not tensor.missing or (isinstance(sketch, TensorRef) and sketch.count == tensor.count)
+    return kept and not is_short(call)
+
+
 def _of_one_shape(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterator[tuple[list[Call], list[Call]]]:
     return _of_one_kind(reference, candidate, lambda tensor: tensor.shape)
 

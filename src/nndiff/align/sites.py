@@ -17,7 +17,7 @@ from nndiff.align.calls import Call, Paired, calls_of
 from nndiff.align.containers import ELSEWHERE, belonging, pair_in_other_containers, same_content
 from nndiff.align.fused import Fused, find_fused, pair_fused, pair_owned_parts
 from nndiff.align.hints import site_hints
-from nndiff.align.near import CallPair, around, like_calls, likely_calls, near_calls
+from nndiff.align.near import CallPair, around, like_calls, likely_calls, near_calls, turned_calls
 from nndiff.align.own import pair_own
 from nndiff.align.passes import pair_by_name
 from nndiff.align.plan import Alignment, Tensors
@@ -54,6 +54,7 @@ def align_sites(
     _pair_calls(work, near_calls(*_free(calls, same)), same, "values near")
     _pair_calls(work, like_calls(*calls, same), same, "values near in like layers")
     _pair_likely(work, calls, same)
+    _pair_calls(work, turned_calls(*_free(calls, same)), same, f"values near in another shape, and {GUESSED}")
     fused = find_fused(work, *calls, same)
     calls = _without(calls, fused)
     _pair_calls(work, around(*calls, same), same, f"the layers inside and {GUESSED}")

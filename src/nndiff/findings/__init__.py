@@ -19,7 +19,7 @@ Slugs used so far:
     gradients-idle      gradients at outputs inside differ, and none that they flow into does: masked before or after
     untied              weights are one tensor on one side and several on the other
     shapes-differ       paired sites have other shapes: other architectures
-    permuted            agrees after the axes are put in another order
+    permuted            agrees after the axes are put in another order, cut or put together where need be
     reshaped            agrees after the shape is changed: the same elements in the same order
     broadcast           agrees after one side is repeated along an axis
     fused               one layer does the work of several of the other side: compared part by part

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from nndiff.backward import Blame, blamed, first_gradient
-from nndiff.doubts import misguided
+from nndiff.doubts import is_guess, misguided
+from nndiff.handed import holds
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
 from nndiff.recorded import is_gradient
@@ -119,6 +120,18 @@ class Run:
         if State.OUT in states:
             return State.OUT
         return State.IN if states and State.UNKNOWN not in states else State.UNKNOWN
+
+    def main_input(self, site: SitePair) -> str:
+        """Return the name of the first thing a call was given, if that is out of tolerance.
+
+        What follows it, masks above all, may be of another form on the two sides.
+        """
+        both = self._given(site.reference, 0), self._given(site.candidate, 1)
+        if not all(both):
+            return ""
+        (path, one), (_, other) = (next(iter(given.items())) for given in both)
+        out = self._same_given(one, other) is State.OUT
+        return Site(site.module, "input", site.call[1], path).name if out else ""
 
     def _given(self, output: TensorRef, side: int) -> dict[str, _Given]:
         """Return the events of what a call was given: of a view its own, for its origin does not tell what it shows."""
@@ -309,19 +322,38 @@ def _heeds_mode(module: Mapping[str, Any]) -> bool:
 
 def _around(run: Run, site: SitePair) -> dict[str, Any]:
     """Say, for a composite module, between which of its inner calls the difference comes in."""
-    module = site.reference.meta["module"]
-    prefix = f"{module}." if module else ""
-    inner = [
-        each
-        for each in run.sites
-        if each.slot == "output"
-        and each.reference.meta["module"] != module
-        and each.reference.meta["module"].startswith(prefix)
-        and each.reference.meta["order"] < site.reference.meta["order"]
-    ]
+    order = site.reference.meta["order"]
+    inner = [each for each in run.telling if each.slot == "output" and holds(site, each)]
+    inner = [each for each in inner if each.reference.meta["order"] < order]
     if site.slot != "output" or not inner:
         return {}
-    first_out = next((number for number, each in enumerate(inner) if not each.passed), len(inner))
-    after = inner[first_out - 1].pair.name if first_out else ""
-    before = inner[first_out].pair.name if first_out < len(inner) else ""
-    return {"after": after, "before": before}
+    sure = [each for each in inner if not is_guess(each)]
+    edge = _edge(run, sure)
+    if edge.out is None:  # what is sure agrees: of what comes after it the guesses are all that is known
+        last = sure[-1].reference.meta["order"] if sure else -1
+        edge = edge.or_else(_edge(run, [each for each in inner if each.reference.meta["order"] > last]))
+    return {"after": edge.agrees, "before": edge.out or ""}
+
+
+class _Edge(NamedTuple):
+    """Name the last call that agrees and what comes after it and does not."""
+
+    agrees: str
+    out: str | None
+
+    def or_else(self, later: _Edge) -> _Edge:
+        return _Edge(later.agrees or self.agrees, later.out)
+
+
+def _edge(run: Run, calls: Sequence[SitePair]) -> _Edge:
+    """Return where calls stop to agree; one that is given other values and makes up for it does not agree either.
+
+    A norm makes the same of a tensor whatever it is multiplied with: what went into it tells.
+    """
+    agrees = ""
+    for each in calls:
+        given = run.main_input(each) if each.passed else ""
+        if given or not each.passed:
+            return _Edge(agrees, given or each.pair.name)
+        agrees = each.pair.name
+    return _Edge(agrees, None)

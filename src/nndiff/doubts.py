@@ -19,19 +19,20 @@ def misguided(sites: Sequence[SitePair], moved: Container[int]) -> frozenset[int
     """Return the ids of the pairs of modules that do not belong together; `moved` are orders of those that do."""
     outputs = [site for site in sites if site.slot == "output"]
     apart = {site.module for site in outputs if not site.passed}
-    certain = {site.module for site in outputs if not _is_guess(site)} - apart - {""}  # the model itself is around all
+    certain = {site.module for site in outputs if not is_guess(site)} - apart - {""}  # the model itself is around all
     wrong = {
         _likeness(site)
         for site in outputs
-        if _is_guess(site)
+        if is_guess(site)
         and not site.passed
         and site.pair.order not in moved
         and certain.intersection(ancestors(site.module))
     }
-    return frozenset(id(site) for site in sites if _is_guess(site) and _likeness(site) in wrong)
+    return frozenset(id(site) for site in sites if is_guess(site) and _likeness(site) in wrong)
 
 
-def _is_guess(site: SitePair) -> bool:
+def is_guess(site: SitePair) -> bool:
+    """Tell whether a pair was made by the order of calls, or is but a stretch of a larger layer."""
     return GUESSED in site.pair.matched_by or site.part
 
 

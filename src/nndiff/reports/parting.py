@@ -92,4 +92,5 @@ def _between(found: Mapping[str, Any]) -> str:
         return f"after {after}, which agrees, and before {before}, which does not"
     if after:
         return f"after {after}, the last call inside it: all of them agree"
-    return f"before {before}, the first call inside it, which does not agree" if before else ""
+    first = "" if ":input" in before else ", the first call inside it"  # what a call was given is none
+    return f"before {before}{first}, which does not agree" if before else ""

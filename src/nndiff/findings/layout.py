@@ -17,6 +17,7 @@ from nndiff.verdict import Verdict
 
 _LARGEST = 1 << 24  # elements: both sides are held in memory
 _MOST_READ = 1 << 28  # elements in all
+_REPEAT, _SUM = "repeat", "sum"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,17 @@ class Layout:
     evidence: str
     repair: str
     confidence: float
+    way: Way | None = None  # none: one side is repeated, or summed up
+
+    def both(self, site: SitePair) -> tuple[Array, Array]:
+        """Return the elements of both sides in one shape."""
+        one, other = _numbers(site.reference), _numbers(site.candidate)
+        if self.way is not None:
+            return one, self.way.laid(other).reshape(one.shape)
+        if self.how == _SUM:
+            return _summed(one, other.shape), _summed(other, one.shape)
+        wide = np.broadcast_shapes(one.shape, other.shape)
+        return np.broadcast_to(one, wide), np.broadcast_to(other, wide)
 
 
 def layouts(sites: Iterable[SitePair]) -> dict[int, Layout]:
@@ -128,11 +140,11 @@ def _told(way: Way) -> Layout:
     shapes = f"{list(way.given)} to {list(way.wanted)}"
     if not way.turned:
         repair = f"reshape to {list(way.wanted)} on the candidate's side"
-        return Layout("reshaped", way.how, f"the same elements in the same order: {shapes}", repair, 0.99)
+        return Layout("reshaped", way.how, f"the same elements in the same order: {shapes}", repair, 0.99, way)
     evidence = f"the candidate's axes {way.axes} are the reference's in order: {shapes}"
     if way.how != f"permute{way.axes}":
         evidence = f"the same elements in another order, which {way.how} puts right: {shapes}"
-    return Layout("permuted", way.how, evidence, f"{way.how} on the candidate's side", 0.99)
+    return Layout("permuted", way.how, evidence, f"{way.how} on the candidate's side", 0.99, way)
 
 
 def _repeated(sides: Sides, gradients: bool) -> Layout | None:
@@ -145,11 +157,11 @@ def _repeated(sides: Sides, gradients: bool) -> Layout | None:
         "expand the smaller side, or drop the repeated axis",
     )
     if sides.close(np.broadcast_to(one, wide), np.broadcast_to(other, wide)):
-        return Layout("broadcast", "repeat", f"one side is the other repeated: {shapes}", repair, 0.95)
+        return Layout("broadcast", _REPEAT, f"one side is the other repeated: {shapes}", repair, 0.95)
     # the gradient of what is used many times over is the sum of the gradients of all its uses
     if gradients and sides.close(_summed(one, other.shape), _summed(other, one.shape)):
         return Layout(
-            "broadcast", "sum", f"one side is the other summed up over what is repeated: {shapes}", repair, 0.95
+            "broadcast", _SUM, f"one side is the other summed up over what is repeated: {shapes}", repair, 0.95
         )
     return None
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from nndiff.backward import Blame, blamed, first_gradient
-from nndiff.doubts import is_guess, misguided
-from nndiff.handed import holds
+from nndiff.between import around
+from nndiff.doubts import misguided
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
 from nndiff.recorded import is_gradient
@@ -204,7 +204,7 @@ def describe(run: Run, first: SitePair | Lost, modules: Modules) -> dict[str, An
         return _describe_lost(run, first, modules)
     blame = blamed(run.telling, first, (run.reference, run.candidate))
     told = {} if blame is None else _blamed(run, blame, first, modules)
-    return {**_describe(run, first, modules), **_around(run, first), **told}
+    return {**_describe(run, first, modules), **around(run, first), **told}
 
 
 def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
@@ -318,42 +318,3 @@ _HEEDS_MODE = ("dropout", "batchnorm", "instancenorm", "attention", "transformer
 def _heeds_mode(module: Mapping[str, Any]) -> bool:
     known = str(module.get("type", "")).startswith("torch.nn.")
     return not known or any(word in str(module.get("class", "")).lower() for word in _HEEDS_MODE)
-
-
-def _around(run: Run, site: SitePair) -> dict[str, Any]:
-    """Say, for a composite module, between which of its inner calls the difference comes in."""
-    order = site.reference.meta["order"]
-    inner = [each for each in run.telling if each.slot == "output" and holds(site, each)]
-    inner = [each for each in inner if each.reference.meta["order"] < order]
-    if site.slot != "output" or not inner:
-        return {}
-    sure = [each for each in inner if not is_guess(each)]
-    edge = _edge(run, sure)
-    if edge.out is None:  # what is sure agrees: of what comes after it the guesses are all that is known
-        last = sure[-1].reference.meta["order"] if sure else -1
-        edge = edge.or_else(_edge(run, [each for each in inner if each.reference.meta["order"] > last]))
-    return {"after": edge.agrees, "before": edge.out or ""}
-
-
-class _Edge(NamedTuple):
-    """Name the last call that agrees and what comes after it and does not."""
-
-    agrees: str
-    out: str | None
-
-    def or_else(self, later: _Edge) -> _Edge:
-        return _Edge(later.agrees or self.agrees, later.out)
-
-
-def _edge(run: Run, calls: Sequence[SitePair]) -> _Edge:
-    """Return where calls stop to agree; one that is given other values and makes up for it does not agree either.
-
-    A norm makes the same of a tensor whatever it is multiplied with: what went into it tells.
-    """
-    agrees = ""
-    for each in calls:
-        given = run.main_input(each) if each.passed else ""
-        if given or not each.passed:
-            return _Edge(agrees, given or each.pair.name)
-        agrees = each.pair.name
-    return _Edge(agrees, None)

@@ -234,6 +234,26 @@ def frozen_first():
     return one, other
 
 
+class Codebook(nn.Module):
+    """A module with weights of its own, which it uses before it calls another that has none."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.codes, self.act, self.rest = nn.Parameter(torch.randn(6, 6)), nn.Tanh(), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.rest(self.act(x @ self.codes))
+
+
+def wrong_codes():
+    one = nn.Sequential(Codebook()).eval()
+    other = copy.deepcopy(one)
+    with torch.no_grad():
+        other[0].codes.mul_(1.05)
+    return one, other
+
+
 # case: models, options of the comparison, exit status, and the findings that apply
 CASES = {
     "a copy": (lambda: (net(), net()), {}, 0, set()),
@@ -245,6 +265,7 @@ CASES = {
     "preprocessing in no module": (lambda: changed(wrong_before_the_stem), {}, 1, {"early-layers"}),
     "a frozen layer in front": (frozen_first, {}, 1, set()),
     "a frozen layer in front, backward": (frozen_first, {"backward": True}, 1, set()),
+    "weights of a module around": (wrong_codes, {}, 1, set()),
     "train mode": (lambda: changed(lambda m: m.train()), {}, 1, {"train-mode"}),
     "train mode, backward": (lambda: changed(lambda m: m.train()), {"backward": True}, 1, {"train-mode"}),
     "both in train mode, other weights": (lambda: changed(heavier), {"mode": "train"}, 1, set()),

@@ -180,21 +180,34 @@ def _is_norm(site: SitePair) -> bool:
 
 def _early(run: Run, reference: Meta) -> Iterator[Finding]:
     """Tell when the two runs part before the first module that has weights, though they were fed the same."""
-    weighted = _with_weights(run, reference)
-    outputs = [site for site in run.telling if site.slot == "output"]
-    number = next((number for number, site in enumerate(outputs) if site.module in weighted), None)
-    fed = [site for site in run.telling if site.slot == "model_input"]
-    if number is None or not all(site.passed for site in fed):
+    if not all(site.passed for site in run.telling if site.slot == "model_input"):
         return
-    before = [site for site in outputs[:number] if not site.passed]
-    if before or run.inputs_of(outputs[number]) is State.OUT:
+    outputs = [site for site in run.telling if site.slot == "output"]
+    weighted = _with_weights(run, reference)
+    begun = _first_weights(run, weighted)
+    before = [site for site in outputs if site.reference.meta["order"] < begun and not site.passed]
+    first = [site for site in outputs if site.reference.meta["order"] == begun and site.module in weighted]
+    early = before or [site for site in first if run.inputs_of(site) is State.OUT]
+    if early:
         yield Finding(
             "early-layers",
-            ((before or outputs[number:])[0].pair.name,),
+            (early[0].pair.name,),
             "the runs part before the first module with weights",
             "check preprocessing: configuration, normalisation of the input, feature extraction",
             0.7,
         )
+
+
+def _first_weights(run: Run, weighted: Container[str]) -> int:
+    """Return the order of the first output that weights had a part in, be it of a module with a partner or not."""
+    outputs = [tensor.meta for tensor in run.reference.values() if tensor.meta["slot"] == "output"]
+    made = (
+        int(meta["order"])
+        for meta in outputs
+        # what the model itself holds, a token or an average, need not be used first
+        if any(module in weighted for module in (meta["module"], *ancestors(meta["module"])) if module)
+    )
+    return min(made, default=-1)
 
 
 def _with_weights(run: Run, reference: Meta) -> set[str]:

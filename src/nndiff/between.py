@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def around(run: Run, site: SitePair) -> dict[str, Any]:
     """Say, for a composite module, between which of its inner calls the difference comes in.
 
-    Calls whose pairing is sure are its edges, where there are such. Where all that is sure agrees, the guesses after it are all that is known.
+    Calls whose pairing is sure are the edges, where there are such. Where all that is sure agrees, the guesses after
+    it are all that is known.
     """
     calls = [each for each in run.telling if each.slot == "output" and holds(site, each)]
     inner = [each for each in calls if _order(each) < _order(site)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,3 +123,24 @@ def test_an_output_that_asks_for_no_gradient_is_recorded_and_told(given: Any, tm
 def test_an_output_without_numbers_has_no_loss() -> None:
     with pytest.raises(ModelError, match="nothing to go backward from"):
         loss(torch.arange(3))
+
+
+class Spectrum(nn.Module):
+    """Return complex numbers that torch has only marked as conjugated, and a part of them marked as negated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        conjugated = torch.fft.rfft(self.a(x)).conj()
+        return conjugated, conjugated.imag
+
+
+def test_outputs_that_are_conjugated_or_negated_in_name_only_have_a_loss() -> None:
+    model = Spectrum()
+    conjugated, negated = model(X)
+    assert conjugated.is_conj()
+    assert negated.is_neg()
+    assert torch.equal(loss(conjugated)[0], loss(conjugated.resolve_conj())[0])
+    assert nndiff.compare(model, copy.deepcopy(model), inputs=X, backward=True).verdict == "identical"

@@ -99,7 +99,7 @@ def _projection(output: Any, seed: int) -> torch.Tensor:
 
 
 def _projected(leaf: torch.Tensor, seed: int) -> torch.Tensor:
-    real = torch.view_as_real(leaf) if leaf.is_complex() else leaf
+    real = torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
     wide = real.float() if real.element_size() < 4 else real
     generator = torch.Generator().manual_seed((seed * 1_000_003) % (1 << 63))
     weights = torch.randn(real.shape, generator=generator, dtype=torch.float32).to(wide)

@@ -42,6 +42,7 @@ _PRECISIONS = {
     )
 }
 _FEW = 2.0  # eps that one operation costs, or one sum for each root of its terms
+_LONGEST = 1 << 14  # terms of a sum: longer ones are added up in pieces, and time is seldom summed over
 _TELLING = 32  # elements: the errors of fewer may have one direction by chance
 _STRAIGHT = 0.9
 _STEEPER, _MORE = 4.0, 8.0  # times, for gradients: that of a softmax which is nearly certain is a difference of equals
@@ -127,7 +128,7 @@ class _Growth:
         links = site.reference.meta.get("inputs", ())
         given = (self._tensors.get(link.event) for link in links if link.event is not None)
         shapes = (site.reference.shape, *(tensor.shape for tensor in given if tensor is not None))
-        return max((size for shape in shapes for size in shape), default=1)
+        return min(_LONGEST, max((size for shape in shapes for size in shape), default=1))
 
 
 def _precision(site: SitePair) -> Precision | None:

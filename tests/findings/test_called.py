@@ -159,3 +159,29 @@ def test_rows_at_a_time_are_no_more_calls():
     with torch.no_grad():
         broken.l2.weight.mul_(1.1)
     assert not told(compared(Three(), broken))
+
+
+class Experts(nn.Module):
+    """Who is called depends on what came before."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for number in (0, int(x.mean() > 0)):
+            x = self.experts[number](x)
+        return self.head(x)
+
+
+def test_calls_that_depend_on_what_differs_are_no_cause():
+    one, broken = Experts(), Experts()
+    with torch.no_grad():
+        one.stem.bias.fill_(5.0)
+        broken.stem.bias.fill_(-5.0)
+    result = compared(one, broken)
+    assert result.first_divergence["module"] == "stem"
+    assert not told(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -24,16 +25,22 @@ class Calls:
         never = meta.get("never_called")
         self._never = frozenset(map(str, never)) if isinstance(never, list) else frozenset()
         outputs = [tensor for tensor in tensors if tensor.meta["slot"] == "output"]
-        made = dict.fromkeys((str(tensor.meta["module"]), int(tensor.meta["call"])) for tensor in outputs)
-        self.times = Counter(module for module, _ in made)
+        self.calls: dict[str, dict[int, int]] = {}  # by module: when each of its calls returned
         self.elements: Counter[str] = Counter()
-        self.began: dict[str, int] = {}
         for tensor in outputs:
             self.elements[tensor.meta["module"]] += tensor.count
-            self.began.setdefault(tensor.meta["module"], tensor.meta["order"])
+            self.calls.setdefault(tensor.meta["module"], {}).setdefault(tensor.meta["call"], tensor.meta["order"])
         owners = [name for name, module in self.tree.items() if has_weights(module)]
-        self._inside = {outer for module in self.times for outer in ancestors(module)}
+        self._inside = {outer for module in self.calls for outer in ancestors(module)}
         self.weighted = {each for name in owners for each in (name, *ancestors(name))}
+
+    def times(self, module: str) -> int:
+        """Return how often a module was called."""
+        return len(self.calls.get(module, ()))
+
+    def when(self, module: str, number: int) -> int:
+        """Return when the call of a number, from 0, returned."""
+        return sorted(self.calls[module].values())[number]
 
     def is_unused(self, module: str) -> bool:
         """Tell whether neither a module nor anything in it was called."""
@@ -52,22 +59,29 @@ def called_findings(
     Where all agrees it is worth knowing that layers share weights on one side only, and no more.
     """
     sides = Calls(run.reference.values(), reference), Calls(run.candidate.values(), candidate)
+    until = _until(first)
     named = [
-        *(finding for number in (0, 1) for finding in _in_place(sides, number, harmless)),
-        *(() if harmless or first is None else _left_out(run, sides, first)),
+        *(finding for number in (0, 1) for finding in _in_place(sides, number, until[number], harmless)),
+        *(_left_out(run, sides, until) if first is not None and first.slot == "output" else ()),
     ]
-    yield from named or _by_partners(run, sides, harmless)
+    yield from named or _by_partners(run, sides, until[0], harmless)
 
 
 _Sides = tuple[Calls, Calls]
+_Until = tuple[float, float]
 
 
-def _in_place(sides: _Sides, number: int, harmless: bool) -> Iterator[Finding]:
+def _until(first: SitePair | None) -> _Until:
+    """Return when the runs part on either side: what is called after that may depend on what differs."""
+    return (math.inf, math.inf) if first is None else (first.reference.meta["order"], first.candidate.meta["order"])
+
+
+def _in_place(sides: _Sides, number: int, until: float, harmless: bool) -> Iterator[Finding]:
     """Tell where a side calls a layer more often than the other does, and never another of its kind."""
     side, other = sides[number], sides[1 - number]
-    more = _outermost(name for name in _more_often(side, other) if name in side.weighted)
+    more = _outermost(name for name in _more_often(side, other, until) if name in side.weighted)
     kinds = {side.kind(name) for name in more}
-    unused = _outermost(name for name in other.times if side.is_unused(name) and other.kind(name) in kinds)
+    unused = _outermost(name for name in other.calls if side.is_unused(name) and other.kind(name) in kinds)
     if more and (unused or not harmless):
         told = [f"{name} is {_often(sides, name)}" for name in more[:_SHOWN]]
         told += [f"{_listed(unused)} {_are(unused)} never called by the {SIDES[number]}"] if unused else []
@@ -81,14 +95,15 @@ def _in_place(sides: _Sides, number: int, harmless: bool) -> Iterator[Finding]:
         )
 
 
-def _left_out(run: Run, sides: _Sides, first: SitePair) -> Iterator[Finding]:
-    """Tell which modules one side never calls, or another number of times, up to where the runs part."""
-    until = int(first.reference.meta["order"]), int(first.candidate.meta["order"])
+def _left_out(run: Run, sides: _Sides, until: _Until) -> Iterator[Finding]:
+    """Tell which modules one side never calls, up to where the runs part."""
     for number, (side, other) in enumerate((sides, sides[::-1])):
-        unused = [name for name in other.times if side.is_unused(name) and _same_around(name, *sides)]
-        before = [name for name in unused if other.began[name] <= until[1 - number]]
+        unused = [name for name in other.calls if side.is_unused(name) and _same_around(name, *sides)]
+        before = [name for name in unused if other.when(name, 0) <= until[1 - number]]
         doing = [name for name in before if _does_something(name, (run.candidate, run.reference)[number])]
-        spared = {side.kind(name) for name in _more_often(side, other)}  # one activation may stand in for several
+        spared = {
+            side.kind(name) for name in _more_often(side, other, math.inf)
+        }  # one activation may stand in for several
         missing = _outermost(name for name in doing if other.kind(name) not in spared)
         if missing:
             yield Finding(
@@ -101,37 +116,44 @@ def _left_out(run: Run, sides: _Sides, first: SitePair) -> Iterator[Finding]:
             )
 
 
-def _more_often(side: Calls, other: Calls) -> Iterator[str]:
+def _more_often(side: Calls, other: Calls, until: float) -> Iterator[str]:
     """Yield what a side calls more often than the other does; called for a few rows at a time is no more."""
-    for name, times in side.times.items():
-        if times > other.times[name] > 0 and side.elements[name] > other.elements[name]:
+    for name in side.calls:
+        times = other.times(name)
+        more = side.times(name) > times > 0 and side.elements[name] > other.elements[name]
+        if more and side.when(name, times) <= until:
             yield name
 
 
-def _by_partners(run: Run, sides: _Sides, harmless: bool) -> Iterator[Finding]:
+def _by_partners(run: Run, sides: _Sides, until: float, harmless: bool) -> Iterator[Finding]:
     """Tell where one layer of a side stands in for several of the other, whatever they are called."""
     outputs = [site for site in run.sites if site.slot == "output" and not site.part]
-    pairs = [(site.module, str(site.candidate.meta["module"])) for site in outputs]
+    early = [site for site in outputs if site.reference.meta["order"] <= until]
     for number, side in enumerate(sides):
         other = sides[1 - number]
-        partners: dict[str, dict[str, None]] = {}
-        for both in pairs:
-            partners.setdefault(both[number], {})[both[1 - number]] = None
-        several = {
-            name: list(each)
-            for name, each in partners.items()
-            if len(each) > 1 and name in side.weighted and all(other.kind(one) == side.kind(name) for one in each)
-        }
-        for name in _outermost(several):
+        shared = [name for name, each in _partners(early, number).items() if len(each) > 1 and name in side.weighted]
+        partners = _partners(outputs, number)
+        alike = (name for name in shared if all(other.kind(one) == side.kind(name) for one in partners[name]))
+        for name in _outermost(alike):
             yield Finding(
                 "called-otherwise",
-                (name, *several[name]),
-                f"{name} of the {SIDES[number]} is called {_times(side.times[name])}, in place of "
-                f"{_listed(several[name])} of the {SIDES[1 - number]}",
+                (name, *partners[name]),
+                f"{name} of the {SIDES[number]} is called {_times(side.times(name))}, in place of "
+                f"{_listed(partners[name])} of the {SIDES[1 - number]}",
                 "" if harmless else "give it layers of its own, or share one on both sides",
                 0.8,
                 harmless,
             )
+
+
+def _partners(outputs: Iterable[SitePair], number: int) -> dict[str, list[str]]:
+    """Return the modules of the other side that each of a side was paired with."""
+    found: dict[str, list[str]] = {}
+    for site in outputs:
+        both = site.module, str(site.candidate.meta["module"])
+        known = found.setdefault(both[number], [])
+        known += [both[1 - number]] if both[1 - number] not in known else []
+    return found
 
 
 def _same_around(name: str, one: Calls, other: Calls) -> bool:
@@ -158,7 +180,7 @@ def _outermost(names: Iterable[str]) -> list[str]:
 
 
 def _often(sides: _Sides, name: str) -> str:
-    one, other = (_times(side.times[name]) for side in sides)
+    one, other = (_times(side.times(name)) for side in sides)
     return f"called {one} by the reference and {other} by the candidate"
 
 

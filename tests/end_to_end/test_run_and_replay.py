@@ -95,6 +95,16 @@ def test_a_recording_is_replayed_through_a_model(nets):
     assert any(pair["slot"] == "param_grad" for pair in data["pairs"])
 
 
+def test_a_model_whose_inputs_ask_for_a_gradient_is_the_same_as_itself(tmp_path):
+    net = tmp_path / "net.py"
+    net.write_text(
+        "import torch\ndef model():\n    torch.manual_seed(0)\n    return torch.nn.Linear(4, 4)\n"
+        "def inputs():\n    return torch.randn(3, 4, requires_grad=True)\n"
+    )
+    done = nndiff("run", net, net, "--backward", "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 _CUT = """
 import os, signal
 import torch

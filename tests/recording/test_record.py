@@ -16,6 +16,7 @@ from torch import nn
 import nndiff
 from nndiff.errors import ModelError, SourceError, UsageError
 from nndiff.models.inputs import load
+from nndiff.recording import open_recording
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
 from recording.runs import check, names, numbers
@@ -188,6 +189,28 @@ def test_inputs_are_fed_again_from_a_recording(tmp_path: Path) -> None:
     assert (flags["list"][0], flags["list"][2], flags["pair"]) == (1, None, (True, "text"))
     record(Net().eval(), again, path=tmp_path / "b.nnrec")
     assert (tmp_path / "a.nnrec/events.jsonl").read_text() == (tmp_path / "b.nnrec/events.jsonl").read_text()
+
+
+def test_inputs_that_ask_for_a_gradient_ask_for_it_again(tmp_path: Path) -> None:
+    model, asking = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
+    record(model, asking, path=tmp_path / "a.nnrec", backward=True)
+    assert load(str(tmp_path / "a.nnrec")).args[0].requires_grad
+    assert nndiff.compare(tmp_path / "a.nnrec", model).verdict == "identical"
+    record(model, asking.detach(), path=tmp_path / "b.nnrec", backward=True)
+    assert not load(str(tmp_path / "b.nnrec")).args[0].requires_grad
+
+
+@pytest.mark.parametrize(
+    "node", [{"event": 0, "grad": 1}, {"event": 1, "grad": True}, {"event": 0, "other": True}, {"grad": True}]
+)
+def test_an_input_that_is_no_input_is_refused(node: dict[str, Any], tmp_path: Path) -> None:
+    record(Net().eval(), (X, torch.arange(3)), path=tmp_path / "a.nnrec")
+    manifest = tmp_path / "a.nnrec/manifest.json"
+    claims = json.loads(manifest.read_text())
+    claims["meta"]["inputs"]["args"][0] = node
+    manifest.write_text(json.dumps(claims))
+    with pytest.raises(SourceError, match="the structure of its inputs is damaged"):
+        open_recording(tmp_path / "a.nnrec").inputs()
 
 
 def test_inputs_a_recording_cannot_hold_are_told_when_they_are_asked_for(tmp_path: Path) -> None:

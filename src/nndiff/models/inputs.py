@@ -104,10 +104,11 @@ def load(path: str) -> Inputs:
 
 
 def tensor_of(ref: TensorRef) -> torch.Tensor:
-    """Return a stored tensor as a torch tensor."""
+    """Return a stored tensor as a torch tensor; one that asked for a gradient does so again."""
     if ref.missing:
         raise ModelError(f"input {ref.name!r} cannot be fed: {ref.missing}")
-    return from_raw(ref.read(0, ref.count), ref.dtype.name, ref.shape)
+    tensor = from_raw(ref.read(0, ref.count), ref.dtype.name, ref.shape)
+    return tensor.requires_grad_() if ref.meta.get("requires_grad") is True else tensor
 
 
 def _with_tensors(value: Any) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nndiff.errors import SourceError
 from nndiff.recording.values import escape, steps
+from nndiff.tensors import TensorRef
 
 _DEEPEST = 24
+_DAMAGED = "the structure of its inputs is damaged"
 
 
 def describe_inputs(
@@ -18,7 +21,8 @@ def describe_inputs(
 
     def node(value: Any, path: str) -> dict[str, Any]:
         if is_tensor(value):
-            return {"event": keep(path, value)}
+            found: dict[str, Any] = {"event": keep(path, value)}
+            return {**found, "grad": True} if value.requires_grad else found
         if isinstance(value, Mapping):
             named = zip(value, steps(value.items()), strict=True)
             return {"dict": {str(key): node(each, f"{path}.{step}") for key, (step, each) in named}}
@@ -35,8 +39,8 @@ def describe_inputs(
     }
 
 
-def rebuild(where: str, spec: Any, tensors: Mapping[int, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return args and kwargs of a structure, with the tensors of the events put in."""
+def rebuild(where: str, spec: Any, tensors: Mapping[int, TensorRef]) -> tuple[list[Any], dict[str, Any]]:
+    """Return args and kwargs of a structure, the tensors of the events put in, those that ask for a gradient marked."""
     if not isinstance(spec, dict) or not isinstance(spec.get("args"), list) or not isinstance(spec.get("kwargs"), dict):
         raise SourceError(where, "holds no inputs that could be fed again")
     args = [_rebuild(where, each, tensors, 0) for each in spec["args"]]
@@ -54,12 +58,22 @@ def events_of(spec: Any, depth: int = 0) -> Iterator[int]:
             yield from events_of(each, depth + 1)
 
 
-def _rebuild(where: str, node: Any, tensors: Mapping[int, Any], depth: int) -> Any:
+def _tensor(where: str, node: dict[str, Any], tensors: Mapping[int, TensorRef]) -> TensorRef:
+    order, asks = node["event"], node.get("grad", False)
+    found = tensors.get(order) if type(order) is int else None
+    if found is None or type(asks) is not bool or not node.keys() <= {"event", "grad"}:
+        raise SourceError(where, _DAMAGED)
+    if asks and found.dtype.kind not in ("float", "complex"):
+        raise SourceError(where, f"{_DAMAGED}: no gradient can be asked for of {found.dtype.name}")
+    return replace(found, meta={**found.meta, "requires_grad": True}) if asks else found
+
+
+def _rebuild(where: str, node: Any, tensors: Mapping[int, TensorRef], depth: int) -> Any:
+    if isinstance(node, dict) and "event" in node:
+        return _tensor(where, node, tensors)
     if not isinstance(node, dict) or len(node) != 1 or depth > _DEEPEST:
-        raise SourceError(where, "the structure of its inputs is damaged")
+        raise SourceError(where, _DAMAGED)
     ((kind, body),) = node.items()
-    if kind == "event" and type(body) is int and body in tensors:
-        return tensors[body]
     if kind == "dict" and isinstance(body, dict):
         return {key: _rebuild(where, each, tensors, depth + 1) for key, each in body.items()}
     if kind in ("list", "tuple") and isinstance(body, list):
@@ -69,4 +83,4 @@ def _rebuild(where: str, node: Any, tensors: Mapping[int, Any], depth: int) -> A
         return body
     if kind == "unknown":
         raise SourceError(where, f"one of its inputs is a {body}, which a recording cannot hold: give the inputs again")
-    raise SourceError(where, "the structure of its inputs is damaged")
+    raise SourceError(where, _DAMAGED)

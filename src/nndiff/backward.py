@@ -39,7 +39,7 @@ def blamed(sites: Sequence[SitePair], site: SitePair, tensors: tuple[Tensors, Te
     if site.slot != "grad_output":
         return None
     search = _Search(sites, site, Handed(site, *tensors))
-    return search.returned() or search.taker() or search.next()
+    return search.returned() or search.taker() or search.inside() or search.next()
 
 
 def _own_parameter(sites: Sequence[SitePair], site: SitePair) -> Blame | None:
@@ -101,15 +101,38 @@ class _Search:
     def _around(self, takers: Sequence[SitePair]) -> str:
         return around([self._site, *takers], self._called)
 
+    def inside(self) -> Blame | None:
+        """Return the composite that returned the output beside another, and may have used it itself before that.
+
+        So does an attention that returns its weights. The last good gradient in it that was reached before tells.
+        """
+        if not any(each.call == self._site.call for each in self._good):
+            return None
+        reached = {each.reference.meta.get("forward"): _order(each) for each in self._good}
+        inner = [each for each in self._later if self._is_in_the_call(each) and _of_unknown_origin(each)]
+        before = [each for each in inner if each.call not in self._bad and reached[_order(each)] < _order(self._site)]
+        if not before:
+            return None
+        there = _owner(max(before, key=lambda each: reached[_order(each)]))
+        output = self._site.pair.name.replace(":grad_output", ":output")
+        why = f"the gradient at the output of {there} is in tolerance, that at {output}, reached after it, is out"
+        what = f"the backward of {there}, of what {self._here} does before it, or of other code that takes {output}"
+        return Blame(self._site.module, f"{why}: {what}")
+
+    def _is_in_the_call(self, each: SitePair) -> bool:
+        """Tell whether a call is part of the one that returned the output, not of an earlier one of that module."""
+        module, call = self._site.call
+        earlier = (_order(other) for other in self._called if other.module == module and other.call[1] < call)
+        return holds(self._site, each) and max(earlier, default=-1) < _order(each) < self._made
+
     def next(self) -> Blame | None:
         """Return what the first good gradient after this one says, in order of execution.
 
         It is at a composite that holds this module, or at a call whose input nobody knows the origin of: that may
         come from here.
         """
-        made = self._site.reference.meta.get("forward", -1)
         good = (each for each in self._later if each.call not in self._bad)  # all that it returns
-        after = (each for each in good if each.reference.meta["order"] > made)
+        after = (each for each in good if _order(each) > self._made)
         found = next((each for each in after if holds(each, self._site) or _of_unknown_origin(each)), None)
         if found is None:
             return None
@@ -123,6 +146,10 @@ class _Search:
         there = _owner(composite)
         why = f"{self._ran_before(there)}: the backward of what {there} does after {self._here}"
         return Blame(composite.module, why)
+
+    @property
+    def _made(self) -> int:
+        return int(self._site.reference.meta.get("forward", -1))
 
     @property
     def _here(self) -> str:
@@ -148,6 +175,10 @@ def _told(takers: Sequence[SitePair]) -> str:
 
 def _owner(site: SitePair) -> str:
     return site.pair.name.partition(":")[0]
+
+
+def _order(site: SitePair) -> int:
+    return int(site.reference.meta["order"])
 
 
 def _of_unknown_origin(site: SitePair) -> bool:

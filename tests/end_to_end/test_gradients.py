@@ -105,6 +105,48 @@ def test_a_wrong_backward_after_the_last_layer_is_blamed_on_the_model():
     assert "what (model) does after head" in first["why"]
 
 
+class Attention(nn.Module):
+    """An attention that returns its weights too, as those of transformers do where they are eager."""
+
+    def __init__(self, mixed):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(4, 4) for _ in range(4))
+        self.mixed = [mixed]
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        weights = (q @ k.mT).softmax(-1)
+        return self.o(self.mixed[0](weights @ v)), weights
+
+
+class Blocks(nn.Module):
+    """Blocks of an attention, with code of their own around it; one attention may serve all of them."""
+
+    def __init__(self, mixed=lambda y: y, shared=False):
+        super().__init__()
+        torch.manual_seed(0)
+        made = [Attention(mixed), Attention(mixed)]
+        self.attentions = nn.ModuleList([made[0]] * 2 if shared else made)
+        self.norms = nn.ModuleList([nn.LayerNorm(4), nn.LayerNorm(4)])
+        self.mlps = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        for attention, norm, mlp in zip(self.attentions, self.norms, self.mlps, strict=True):
+            x = x + attention(x)[0]
+            x = x + mlp(norm(x))
+        return x
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_wrong_backward_inside_what_returns_a_second_output_is_not_blamed_on_what_follows(shared):
+    first = compared(Blocks(shared=shared), Blocks(Slightly.apply, shared)).first_divergence
+    number, call = (0, "@1") if shared else (1, "")
+    assert first["name"] == f"attentions.{number}{call}:grad_output.1"
+    assert first["module"] == f"attentions.{number}"
+    said = f"the backward of attentions.{number}.o{call}, of what attentions.{number}{call} does before it"
+    assert said in first["why"]
+
+
 def test_the_headline_has_the_class_of_what_it_names_and_says_where_to_look():
     result = compared(Net(), wrong_layer())
     assert result.first_divergence["class"] == ["Linear", "Linear"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers import diff_json, model, nndiff, save
-from nndiff.commands import COMMANDS
+from nndiff.commands import COMMANDS, main
 
 
 @pytest.fixture
@@ -72,6 +72,25 @@ def test_trouble_is_one_sentence_and_status_two(args, tmp_path):
     assert done.stderr.startswith("nndiff"), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
+    assert "a fault of nndiff" not in done.stderr
+
+
+def test_a_fault_of_ours_is_trouble_and_never_a_difference(files, monkeypatch, capsys):
+    def broken(args):
+        raise ZeroDivisionError("nobody\nforesaw this")
+
+    monkeypatch.setattr("nndiff.commands.diff.run", broken)
+    monkeypatch.delenv("NNDIFF_TRACEBACK", raising=False)
+    assert main(["diff", *files[:2]]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("nndiff: ZeroDivisionError: nobody foresaw this: this is a fault of nndiff; NNDIFF_TRACE")
+    assert said.count("\n") == 1
+    monkeypatch.setenv("NNDIFF_TRACEBACK", "1")
+    assert main(["diff", *files[:2]]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "in broken" in said
+    assert said.endswith("this is a fault of nndiff\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -152,6 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _trouble("interrupted", 130)
     except MemoryError:
         return _trouble("out of memory", 2)
+    except Exception as error:  # Python would end with 1, which says that models differ
+        return _fault(error)
 
 
 def _not_written(error: OSError) -> int:
@@ -163,6 +165,19 @@ def _not_written(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):  # the reader has gone (`| head`): nothing more can be said
         return 2
     return _trouble(f"{error.filename or 'standard output'}: {(error.strerror or str(error)).lower()}", 2)
+
+
+def _fault(error: Exception) -> int:
+    """Answer for what nobody foresaw: nothing was found out about the models."""
+    if os.environ.get("NNDIFF_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+        where = ""
+    else:
+        where = "; NNDIFF_TRACEBACK=1 in the environment shows where, for a report of it"
+    said = " ".join(str(error).split())
+    return _trouble(f"{type(error).__name__}{': ' if said else ''}{said}: this is a fault of nndiff{where}", 2)
 
 
 def _trouble(sentence: str, status: int) -> int:

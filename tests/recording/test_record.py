@@ -178,6 +178,14 @@ def test_one_seed_one_recording(tmp_path: Path) -> None:
     assert events[0] != events[2]
 
 
+@pytest.mark.parametrize("seed", [-(1 << 63), (1 << 64) - 1])
+def test_any_seed_of_torch_will_do(seed: int, tmp_path: Path) -> None:
+    assert record(nn.Linear(4, 4), X, path=tmp_path / "a.nnrec", seed=seed, backward=True).complete
+    with pytest.raises(UsageError, match=r"the seed must be a whole number from -2\*\*63 to 2\*\*64 - 1"):
+        record(nn.Linear(4, 4), X, path=tmp_path / "b.nnrec", seed=seed * 3)
+    assert not (tmp_path / "b.nnrec").exists()
+
+
 def test_inputs_are_fed_again_from_a_recording(tmp_path: Path) -> None:
     inputs = {"x": X, "flags": {"list": [1, X[0], None], "pair": (True, "text")}}
     record(Net().eval(), inputs, path=tmp_path / "a.nnrec")

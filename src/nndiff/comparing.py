@@ -9,7 +9,7 @@ from typing import Any
 from nndiff.align import Rename
 from nndiff.measuring import Progress, Row, measured
 from nndiff.names import parse_groups
-from nndiff.planning import Plan, Rules, filtered, plan, settled
+from nndiff.planning import Plan, Rules, plan, settled
 from nndiff.result import Comparison, Pair
 from nndiff.tolerance import Tolerance, choose
 
@@ -81,31 +81,13 @@ def _looked_again(
     """Return plans and pairs with those in place of which names misled."""
     if rules.renames or rules.mapping:  # whoever gave rules for names means them
         return plans, rows, pairs
-    judged = [_without_misleading_names(each, rows, pairs, tolerance, rules) for each in plans]
-    ordered = [pair for _, _, mine in judged for pair in mine]
+    from nndiff.paired_again import Judged, paired_again
+
+    judged: list[Judged] = []
+    for each in plans:
+        mine = [(row, pair) for row, pair in zip(rows, pairs, strict=True) if row.label == each.label]
+        named = Judged(each, [row for row, _ in mine], [pair for _, pair in mine])
+        judged.append(paired_again(named, tolerance, rules))
+    ordered = [pair for each in judged for pair in each.pairs]
     numbered = [replace(pair, order=order) if pair.order != order else pair for order, pair in enumerate(ordered)]
-    return [each for each, _, _ in judged], [row for _, mine, _ in judged for row in mine], numbered
-
-
-def _without_misleading_names(
-    plan: Plan, rows: Sequence[Row], pairs: Sequence[Pair], tolerance: Tolerance, rules: Rules
-) -> tuple[Plan, list[Row], list[Pair]]:
-    from nndiff.misnamed import all_agree, misnamed, note
-    from nndiff.sites import SitePair
-
-    mine = [(row, pair) for row, pair in zip(rows, pairs, strict=True) if row.label == plan.label]
-    as_named = plan, [row for row, _ in mine], [pair for _, pair in mine]
-    before = list(plan.leftovers())
-    modules = misnamed([pair for _, pair in mine], before)
-    if modules is None:
-        return as_named
-    from nndiff.align.sites import align_sites
-
-    found, notes = filtered(align_sites(plan.reference.tensors, plan.candidate.tensors, misnamed=modules), rules)
-    other = settled(replace(plan, alignment=found, notes=notes))
-    again = list(other.rows())
-    judged = measured(again, tolerance)
-    sites = [SitePair(pair, row.reference, row.candidate) for row, pair in zip(again, judged, strict=True)]
-    if not all_agree(sites, other.leftovers(), before):
-        return as_named
-    return replace(other, notes=(*notes, note(sites, modules))), again, judged
+    return [each.plan for each in judged], [row for each in judged for row in each.rows], numbered

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from nndiff.names import plural
 from nndiff.result import Leftover, Pair, outside_agrees
-from nndiff.sites import SitePair
 
 Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the candidate
 
@@ -31,7 +30,7 @@ def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | 
     return None if alone else modules  # one alone has nobody to change names with
 
 
-def all_agree(sites: Sequence[SitePair], leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> bool:
+def all_agree(pairs: Iterable[Pair], leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> bool:
     """Tell whether another pairing leaves nothing that differs and no more without a partner than before.
 
     Nor may it have fewer outputs paired: of what has no partner nothing is known.
@@ -39,15 +38,11 @@ def all_agree(sites: Sequence[SitePair], leftovers: Iterable[Leftover], before: 
     after, earlier = list(leftovers), list(before)
     counting, counted = (sum(left.counts for left in each) for each in (after, earlier))
     outputs, had = (sum(":output" in left.name for left in each) for each in (after, earlier))
-    return all(site.passed for site in sites) and counting <= counted and outputs <= had
+    return all(pair.verdict.passed for pair in pairs) and counting <= counted and outputs <= had
 
 
-def note(sites: Iterable[SitePair], modules: Modules) -> str:
+def note(moved: Sequence[tuple[str, str]]) -> str:
     """Return what is said of layers that were paired by what they do."""
-    moved = [
-        f"{site.reference.meta['module']} with {site.candidate.meta['module']}"
-        for site in sites
-        if site.slot == "output" and site.reference.meta["module"] in modules[0]
-    ]
+    told = [f"{one} with {other}" for one, other in moved[:3]]
     more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
-    return f"{MISLED}{plural(len(moved), 'layer')} paired by what they do ({', '.join(moved[:3])}{more})"
+    return f"{MISLED}{plural(len(moved), 'layer')} paired by what they do ({', '.join(told)}{more})"

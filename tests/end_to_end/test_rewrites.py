@@ -377,6 +377,49 @@ def test_a_difference_that_cancels_out_is_a_difference_and_told():
     assert "inner-only" in {finding.cause for finding in result.findings}
 
 
+class Normed(nn.Module):
+    """Call convolutions and norms that have names."""
+
+    def __init__(self):
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.c2, self.b2 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 5)
+        for norm in (self.b1, self.b2):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        x = F.relu(self.b1(self.c1(x)))
+        return self.fc(F.relu(self.b2(self.c2(x)) + x).mean((2, 3)))
+
+
+class Folded(Normed):
+    def __init__(self, plain):
+        super().__init__()
+        self.c1 = torch.nn.utils.fuse_conv_bn_eval(plain.c1, plain.b1)
+        self.c2 = torch.nn.utils.fuse_conv_bn_eval(plain.c2, plain.b2)
+        self.fc = plain.fc
+        del self.b1, self.b2
+
+    def forward(self, x):
+        x = F.relu(self.c1(x))
+        return self.fc(F.relu(self.c2(x) + x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_folded_norm_is_a_difference_in_one_direction_or_both(flipped, backward):
+    torch.manual_seed(0)
+    plain = Normed().eval()
+    folded = Folded(plain).eval()
+    both = (folded, plain) if flipped else (plain, folded)
+    result = nndiff.compare(*both, inputs=torch.randn(2, 3, 16, 16), backward=backward)
+    assert result.exit_code == 1
+    assert "inner-only" in {finding.cause for finding in result.findings}
+    assert not any(note.startswith("names mislead") for note in result.notes)
+
+
 class Masked(nn.Module):
     """Hand a mask to a submodule: truths, or numbers to add."""
 

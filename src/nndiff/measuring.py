@@ -34,10 +34,15 @@ def measured(rows: Sequence[Row], tolerance: Tolerance, progress: Progress | Non
     works = [_work(row, tolerance, factor) for row, factor in zip(rows, factors, strict=True)]
     jobs = [work for work in works if isinstance(work, Job)]
     numbers = get_engine().measure(jobs, _counting(progress, sum(job.reference.count for job in jobs)))
-    return [
+    pairs = [
         _pair(order, row, work, next(numbers) if isinstance(work, Job) else None, factor)
         for order, (row, work, factor) in enumerate(zip(rows, works, factors, strict=True))
     ]
+    if not any(pair.slot == "param_grad" and not pair.verdict.passed for pair in pairs):
+        return pairs
+    from nndiff.sums_of_gradients import judged_as_sums
+
+    return list(judged_as_sums([(pair, row.reference, row.candidate) for pair, row in zip(pairs, rows, strict=True)]))
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, None]:

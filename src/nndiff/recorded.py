@@ -71,7 +71,10 @@ _OF_KIND = 0.01
 # At the default tolerance of float32, 1e-5: a few last digits of a number, and those of a sum of numbers of
 # one size, which grow with the root of how many there are; but no more than a thousandth of what it comes to.
 _ROUNDING, _ROUNDING_OF_SUM, _MOST_ROUNDING = 0.1, 0.05, 100
+# Equal numbers are rounded the same way each time they are added to one sum, as some kernels do.
+_ROUNDING_OF_EQUALS = 0.004
 _DEFAULT = 1e-5
+_OF_NOISE = 0.1  # of a sum of terms of any sign, which comes to the root of how many there are: less is nothing
 
 
 class GradientScale:
@@ -109,10 +112,14 @@ class GradientScale:
         if not total or tensor.meta["slot"] != "param_grad" or not tensor.count:
             return 0.0
         sums = tensor.shape[0] if tensor.shape else 1
-        most = _ROUNDING_OF_SUM * total / sums * math.sqrt(count / sums)
+        places = count / sums
+        most = _ROUNDING_OF_SUM * total / sums * math.sqrt(places)
         # of a weight the terms are also multiplied with inputs, of whose size nothing is known
-        nothing_else = len(tensor.shape) <= 1 and own <= _DEFAULT * most
-        return most if nothing_else else min(most, _MOST_ROUNDING * own)
+        noise = min(_DEFAULT * most, _OF_NOISE * total / sums / math.sqrt(places))
+        nothing_else = len(tensor.shape) <= 1 and own <= noise
+        if nothing_else:
+            return most
+        return min(max(most, _ROUNDING_OF_EQUALS * total / sums * places), _MOST_ROUNDING * own)
 
 
 def is_final_gradient(tensor: TensorRef) -> bool:

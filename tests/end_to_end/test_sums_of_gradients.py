@@ -1,0 +1,91 @@
+"""The gradient of a bias is a sum over many places: its rounding is no difference, a fault in it is one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import nndiff
+from nndiff.sums_of_gradients import NOTE
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
+        self.norm, self.other = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.head = nn.Linear(channels, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        return self.head(torch.relu(self.other(self.second(x)) + x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("seed", [19, 21, 35, 36])
+def test_what_adds_up_in_front_of_a_batch_norm_is_close(seed):
+    torch.manual_seed(seed)
+    net, images = Residual(), torch.randn(4, 3, 32, 32)
+    turned = copy.deepcopy(net).to(memory_format=torch.channels_last)
+    for sides in ((net, turned), (turned, net)):
+        result = nndiff.compare(*sides, inputs=images, backward=True)
+        assert result.exit_code == 0, [pair.name for pair in result.worst()]
+
+
+class Shift(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, off):
+        ctx.off = off
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + ctx.off, None
+
+
+class Normed(nn.Module):
+    off = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(2, 4, 1), nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(Shift.apply(self.conv(x), self.off)))
+
+
+def test_it_is_told_how_such_a_gradient_is_judged():
+    torch.manual_seed(0)
+    net, other, signal = Normed(), Normed(), torch.randn(4, 2, 256)
+    other.load_state_dict(net.state_dict())
+    first = {pair.name: pair for pair in nndiff.compare(net, other, inputs=signal, backward=True).pairs}
+    other.off = 0.8 * first["conv:grad_output"].atol  # passes at any place, and is far more in a bias of no gradient
+    found = {pair.name: pair for pair in nndiff.compare(net, other, inputs=signal, backward=True).pairs}
+    bias = found["conv.bias:param_grad"]
+    assert found["conv:grad_output"].verdict.passed
+    assert (bias.verdict.passed, bias.note) == (True, NOTE)
+    assert bias.metrics.max_abs == pytest.approx(1024 * other.off, rel=0.01)
+    assert first["conv.bias:param_grad"].atol < bias.metrics.max_abs <= bias.atol
+
+
+class Biased(nn.Conv1d):
+    factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = self.bias * 1
+        bias.register_hook(lambda grad: grad * self.factor)
+        return nn.functional.conv1d(x, self.weight, bias, padding=self.padding)
+
+
+@pytest.mark.parametrize("places", [1000, 300_000, 4_000_000])
+@pytest.mark.parametrize("factor", [1.01, 3.0, -1.0])
+def test_a_wrong_gradient_of_a_bias_is_one_however_many_places_it_is_summed_over(places, factor):
+    torch.manual_seed(0)
+    net = nn.Sequential(Biased(1, 2, 3, padding=1), nn.Tanh(), nn.Conv1d(2, 1, 1))
+    other = copy.deepcopy(net)
+    other[0].factor = factor
+    result = nndiff.compare(net, other, inputs=torch.randn(1, 1, places), backward=True)
+    assert result.exit_code == 1
+    assert result.first_divergence["name"] == "0.bias:param_grad"

@@ -163,3 +163,24 @@ def test_outputs_in_another_form_are_told() -> None:
     told = "final outputs are returned in another form, reference -> candidate: output.1 -> output.2"
     assert (result.verdict, result.notes) == ("identical", (told,))
     assert nndiff.compare(Returns(long), Returns(long), inputs=X).notes == ()
+
+
+class Encoder(nn.Module):
+    """Return two tensors of one shape, in some form."""
+
+    def __init__(self, form):
+        super().__init__()
+        torch.manual_seed(0)
+        self.mean, self.spread, self.form = nn.Linear(4, 3), nn.Linear(4, 3), form
+
+    def forward(self, x):
+        return self.form(self.mean(x), self.spread(x))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_outputs_in_the_wrong_place_are_different_whatever_they_come_in(backward):
+    by_name = Encoder(lambda mean, spread: {"mean": mean, "spread": spread})
+    for form, status in ((lambda a, b: (a, b), 0), (lambda a, b: [a, b], 0), (lambda a, b: (b, a), 1)):
+        in_a_row = Encoder(form)
+        for sides in ((by_name, in_a_row), (in_a_row, by_name)):
+            assert nndiff.compare(*sides, inputs=torch.randn(2, 4), backward=backward).exit_code == status

@@ -13,7 +13,7 @@ from nndiff.between import around
 from nndiff.doubts import misguided
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
-from nndiff.recorded import is_gradient
+from nndiff.recorded import is_final, is_gradient
 from nndiff.recording.events import Site
 from nndiff.rounding import Rounding, rounding
 from nndiff.shortcuts import known
@@ -266,6 +266,8 @@ def _blamed(run: Run, blame: Blame, site: SitePair, modules: Modules) -> dict[st
 def _why(run: Run, site: SitePair) -> str:
     if site.slot == "model_input":
         return "the inputs of the two runs differ already"
+    if site.slot == "loss" and _returns_more(run):
+        return "every output that both sides return is in tolerance; the loss, which is made of all of them, is out"
     if site.slot == "loss":
         return "every output is in tolerance, the loss made of them is out"
     if is_gradient(site.reference):
@@ -280,6 +282,14 @@ def _why(run: Run, site: SitePair) -> str:
     if state is State.UNKNOWN:
         return "the first output that is out of tolerance; its inputs were not recorded on both sides"
     return "the first output that is out of tolerance; every cause before it lies between recorded sites"
+
+
+def _returns_more(run: Run) -> bool:
+    """Tell whether a side returns what has no partner."""
+    ours = {site.reference.meta["order"] for site in run.sites}
+    theirs = {site.candidate.meta["order"] for site in run.sites}
+    sides = ((run.reference, ours), (run.candidate, theirs))
+    return any(is_final(tensor) and order not in paired for side, paired in sides for order, tensor in side.items())
 
 
 _HELD = {

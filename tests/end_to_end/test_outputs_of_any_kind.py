@@ -184,3 +184,11 @@ def test_outputs_in_the_wrong_place_are_different_whatever_they_come_in(backward
         in_a_row = Encoder(form)
         for sides in ((by_name, in_a_row), (in_a_row, by_name)):
             assert nndiff.compare(*sides, inputs=torch.randn(2, 4), backward=backward).exit_code == status
+
+
+def test_the_loss_is_not_said_to_be_out_for_all_outputs_where_one_is_missing():
+    first = nndiff.compare(
+        Encoder(lambda a, b: (a, b)), Encoder(lambda a, b: (a,)), inputs=torch.randn(2, 4), backward=True
+    ).first_divergence
+    assert first["slot"] == "loss"
+    assert "every output that both sides return is in tolerance" in first["why"]

@@ -106,8 +106,8 @@ def _of_calls(work: Work, ours: _Tensors, theirs: _Tensors) -> Iterator[_Found]:
     else:
         placed = list(_in_place(left, right))
         yield from placed
-        ours, theirs = ([id(each[side]) for each in placed] for side in (0, 1))
-        yield from belonging((t for t in left if id(t) not in ours), (t for t in right if id(t) not in theirs))
+        mine, others = {one.name for one, _, _ in placed}, {other.name for _, other, _ in placed}
+        yield from belonging((t for t in left if t.name not in mine), (t for t in right if t.name not in others))
 
 
 def _in_place(left: _Tensors, right: _Tensors) -> Iterator[_Found]:

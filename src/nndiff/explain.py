@@ -12,6 +12,7 @@ from nndiff.findings.runs_apart import recording_findings
 from nndiff.findings.settings import idle_settings
 from nndiff.lost import Asked, Lost
 from nndiff.recorded import is_final, is_gradient, is_inner
+from nndiff.restructured import UNLIKE
 from nndiff.result import Comparison, Finding, Leftover, Pair
 from nndiff.rewrites import Standing, without_rewrites
 from nndiff.sites import SitePair
@@ -73,7 +74,7 @@ def _run(standing: Standing, reference: Source, candidate: Source) -> Run:
 
 def _lost(leftovers: Sequence[Leftover], source: Source, side: str) -> list[TensorRef]:
     """Return the gradients of a side without a partner: those that count, and those at outputs inside the model."""
-    left = [each for each in leftovers if each.side == side and not each.unreached]
+    left = [each for each in leftovers if each.side == side and not each.unreached and each.hint != UNLIKE]
     tensors = [source.tensors[each.name] for each in left if each.counts or is_inner(source.tensors[each.name])]
     return [tensor for tensor in tensors if is_gradient(tensor)]
 

@@ -20,6 +20,7 @@ from nndiff.recording.plan import Plan
 from nndiff.recording.sink import Sink
 from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import is_tensor
+from nndiff.weight_norm import fits, made_of
 
 _MANY = 1000  # names kept of a list that may be long
 
@@ -53,6 +54,8 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         facts.meta["inputs"] = describe_inputs(fed.args, fed.kwargs, _keep_input(recorder), is_tensor)
         if wanted.params:
             _parameters(recorder, model)
+        elif wanted.backward:
+            _normed(recorder, model)
         seed_everything(wanted.seed)
         before = RandomState()
         with contextlib.nullcontext() if wanted.backward else torch.no_grad():
@@ -93,6 +96,23 @@ def _parameters(recorder: Recorder, model: torch.nn.Module) -> None:
         recorder.tensor(_site(name, "param"), parameter)
     for name, buffer in model.named_buffers():
         recorder.tensor(_site(name, "buffer_before"), buffer)
+
+
+def _normed(recorder: Recorder, model: torch.nn.Module) -> None:
+    """Record what weights are computed from at each call: only these tell what gradients a plain weight would have."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    parameters = dict(model.named_parameters())
+    for name in parameters:
+        module, _, tensor = name.rpartition(".")
+        made = made_of(module, tensor)
+        if made:
+            found.setdefault((made.module, made.weight), {})[made.role] = name
+    for roles in found.values():
+        both = [(name, parameters[name]) for _, name in sorted(roles.items())]
+        shapes = [tuple(parameter.shape) for _, parameter in both]
+        if len(shapes) == len("gv") and shapes[0] != shapes[1] and fits(*shapes):
+            for name, parameter in both:
+                recorder.tensor(_site(name, "param"), parameter)
 
 
 def _site(name: str, slot: str) -> Site:

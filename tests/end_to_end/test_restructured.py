@@ -1,0 +1,259 @@
+"""Parameters in another form: excused where that is shown, and a wrong gradient among them is found."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  (torch is optional)
+from torch.nn import functional as F  # noqa: E402, N812  (as everybody writes it)
+
+import nndiff  # noqa: E402
+from nndiff.weight_norm import fits  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+
+INPUT = torch.randn(3, 6, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Scaled(torch.autograd.Function):
+    """Hand on what comes in; the gradient comes out times a factor."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+class Hurt(nn.Linear):
+    factor = 1.0
+
+    def forward(self, x):
+        return F.linear(x, Scaled.apply(self.weight, self.factor), self.bias)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 16))
+
+
+def hurt(factor):
+    made = net()
+    made[0].__class__, made[0].factor = Hurt, factor
+    return made
+
+
+WAYS = {
+    "as it was": torch.nn.utils.weight_norm,
+    "as it was, columns": lambda layer: torch.nn.utils.weight_norm(layer, dim=1),
+    "as it was, whole": lambda layer: torch.nn.utils.weight_norm(layer, dim=None),
+    "parametrised": torch.nn.utils.parametrizations.weight_norm,
+}
+
+
+def normed(way):
+    made = net()
+    WAYS[way](made[0])
+    with torch.no_grad():  # as after some training: the direction has another length than the weight
+        for name, parameter in made[0].named_parameters():
+            if name.endswith(("_v", "original1")):
+                parameter.mul_(3.0)
+    return made
+
+
+def causes(result):
+    return [(finding.cause, finding.harmless) for finding in result.findings]
+
+
+@pytest.mark.parametrize("flipped", [False, True], ids=["", "flipped"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_weight_norm_removed_is_the_same(way, flipped):
+    both = normed(way), net()
+    result = nndiff.compare(*(both[::-1] if flipped else both), inputs=INPUT, backward=True)
+    assert result.exit_code == 0
+    assert causes(result) == [("restructured", True)]
+
+
+@pytest.mark.parametrize("factor", [2.0, -1.0, 0.0, 1.01])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_wrong_gradient_of_a_weight_without_its_norm_is_found(way, factor):
+    result = nndiff.compare(normed(way), hurt(factor), inputs=INPUT, backward=True)
+    assert result.exit_code == 1
+    assert result.findings
+    assert "0.weight:param_grad" in str((result.first_divergence, result.findings))
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, -1.0])
+def test_a_weight_norm_in_a_short_type_is_the_same(factor):
+    one, other = net().bfloat16(), hurt(factor).bfloat16()
+    torch.nn.utils.weight_norm(one[0])
+    result = nndiff.compare(one, other, inputs=INPUT.bfloat16(), backward=True, atol=0.02, rtol=0.02)
+    assert result.exit_code == (factor != 1)
+
+
+class Normed(nn.Module):
+    """Write a weight norm by hand, with a bug in its gradient."""
+
+    def __init__(self, layer, bug):
+        super().__init__()
+        weight = layer.weight.data
+        self.weight_g = nn.Parameter(weight.norm(dim=1, keepdim=True))
+        self.weight_v, self.bias, self._bug = nn.Parameter(weight.clone()), copy.deepcopy(layer.bias), bug
+
+    def forward(self, x):
+        g, v, size = self.weight_g, self.weight_v, self.weight_v.norm(dim=1, keepdim=True)
+        if self._bug == "norm detached":
+            size = size.detach()
+        if self._bug == "size detached":
+            g = g.detach()
+        g = Scaled.apply(g, -1.0) if self._bug == "size negated" else g
+        v = Scaled.apply(v, 2.0) if self._bug == "direction doubled" else v
+        return F.linear(x, g * v / size, self.bias)
+
+
+@pytest.mark.parametrize("bug", ["", "norm detached", "size detached", "size negated", "direction doubled"])
+def test_a_wrong_weight_norm_is_found(bug):
+    other = net()
+    other[0] = Normed(other[0], bug)
+    result = nndiff.compare(net(), other, inputs=INPUT, backward=True)
+    assert result.exit_code == bool(bug)
+    (finding,) = result.findings
+    assert (finding.cause, finding.harmless) == ("restructured", not bug)
+    assert {"0.weight:param_grad", "0.weight_v:param_grad"} <= set(finding.where)
+
+
+@pytest.mark.parametrize("keep", ["stats", "digest"])
+def test_a_weight_norm_of_which_too_little_was_kept_is_no_pass(keep, tmp_path):
+    for name, model in (("one", normed("as it was")), ("other", net())):
+        nndiff.record(model, INPUT, path=tmp_path / name, backward=True, keep=("full", f"{keep}:0.weight*"))
+    result = nndiff.compare(tmp_path / "one", tmp_path / "other")
+    assert result.exit_code == 1
+    (finding,) = result.findings
+    assert "too little was kept" in finding.evidence
+    assert "keep these in full" in finding.repair
+
+
+def test_a_weight_frozen_where_the_other_side_has_a_norm_is_told():
+    other = net()
+    other[0].weight.requires_grad_(False)
+    result = nndiff.compare(normed("parametrised"), other, inputs=INPUT, backward=True)
+    assert result.exit_code == 1
+    assert any("original0:param_grad" in name for finding in result.findings for name in finding.where)
+
+
+class Attention(nn.Module):
+    """Hold one weight for all, or one each, by any name."""
+
+    def __init__(self, names, factor=1.0):
+        super().__init__()
+        torch.manual_seed(0)
+        parts = (torch.randn(48, 16) * 0.2).split(48 // len(names))
+        for name, part in zip(names, parts, strict=True):
+            setattr(self, name, nn.Parameter(part.clone()))
+        self.out, self._names, self._factor = nn.Linear(16, 16), names, factor
+
+    def forward(self, x):
+        *rest, last = (getattr(self, name) for name in self._names)
+        q, k, v = F.linear(x, torch.cat([*rest, Scaled.apply(last, self._factor)])).chunk(3, -1)
+        return self.out(F.scaled_dot_product_attention(q, k, v))
+
+
+@pytest.mark.parametrize("flipped", [False, True], ids=["", "flipped"])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+@pytest.mark.parametrize("names", [("wq", "wk", "wv"), ("w_q", "w_k", "w_v"), ("w_g", "w_v")], ids=str)
+def test_names_like_those_of_a_weight_norm_are_names(names, factor, flipped):
+    both = nn.Sequential(Attention(("w",))), nn.Sequential(Attention(names, factor))
+    result = nndiff.compare(*(both[::-1] if flipped else both), inputs=INPUT, backward=True)
+    assert result.exit_code == (factor != 1)
+    assert causes(result) == [("restructured", factor == 1)]
+
+
+class Deep(nn.Module):
+    """Hold the weights of some layers transposed, at the model itself."""
+
+    def __init__(self, layers, factor):
+        super().__init__()
+        self.weights, self._factor = nn.ParameterList([each.weight.data.T.clone() for each in layers]), factor
+
+    def forward(self, x):
+        for number, weight in enumerate(self.weights):
+            x = torch.sigmoid(x @ (weight if number else Scaled.apply(weight, self._factor)))
+        return x
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.0, -1.0, 5.0])
+def test_large_gradients_do_not_hide_a_small_one(factor):
+    torch.manual_seed(0)
+    layers = [each for _ in range(4) for each in (nn.Linear(16, 16, bias=False), nn.Sigmoid())]
+    result = nndiff.compare(nn.Sequential(*layers), Deep(layers[::2], factor), inputs=INPUT[0], backward=True)
+    assert result.exit_code == (factor != 1)
+    assert causes(result) == [("restructured", True), *([("restructured", False)] if factor != 1 else [])]
+    if factor != 1:
+        assert result.findings[-1].where == ("0.weight:param_grad", "weights.0:param_grad")
+        assert result.judged_at(result.tolerance).exit_code == 1
+
+
+@pytest.mark.parametrize(("keep", "passes"), [("full", True), ("stats", True), ("digest", False)])
+def test_what_nobody_kept_is_not_shown(keep, passes, tmp_path):
+    for name, names in (("one", ("w",)), ("other", ("a", "b", "c"))):
+        nndiff.record(nn.Sequential(Attention(names)), INPUT, path=tmp_path / name, backward=True, keep=keep)
+    result = nndiff.compare(tmp_path / "one", tmp_path / "other")
+    assert result.exit_code == (not passes)
+    assert causes(result) == [("restructured", passes)]
+
+
+class Ported(nn.Module):
+    """Compute what nn.MultiheadAttention does from parameters of its own."""
+
+    def __init__(self, other, factor):
+        super().__init__()
+        self.w = nn.Parameter(other.attn.in_proj_weight.data.clone())
+        self.b = nn.Parameter(other.attn.in_proj_bias.data.clone())
+        self.out, self.head, self._factor = copy.deepcopy(other.attn.out_proj), copy.deepcopy(other.head), factor
+
+    def forward(self, x):
+        rows, length, width = x.shape
+        made = F.linear(x, Scaled.apply(self.w, self._factor), self.b).view(rows, length, 3, 4, width // 4)
+        mixed = F.scaled_dot_product_attention(*made.permute(2, 0, 3, 1, 4))
+        return self.head(self.out(mixed.transpose(1, 2).reshape(x.shape)))
+
+
+class Torch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn, self.head = nn.MultiheadAttention(16, 4, batch_first=True), nn.Linear(16, 5)
+        self.attn.in_proj_bias.data.normal_()
+
+    def forward(self, x):
+        return self.head(self.attn(x, x, x, need_weights=False)[0])
+
+
+def test_only_what_is_wrong_is_blamed_and_once():
+    torch.manual_seed(0)
+    one = Torch()
+    assert nndiff.compare(one, Ported(one, 1.0), inputs=INPUT, backward=True).exit_code == 0
+    result = nndiff.compare(one, Ported(one, 2.0), inputs=INPUT, backward=True)
+    assert result.exit_code == 1
+    assert causes(result) == [("restructured", True), ("restructured", False)]
+    assert result.findings[1].where == ("attn.in_proj_weight:param_grad", "w:param_grad")
+    assert {left.name for left in result.leftovers if left.counts} == {"attn.in_proj_weight:param_grad", "w:param_grad"}
+
+
+@pytest.mark.parametrize(
+    ("g", "v", "wanted"),
+    [
+        ((4, 1), (4, 3), True),
+        ((1, 3), (4, 3), True),
+        ((4,), (4, 3), True),
+        ((), (4, 3), True),
+        ((5,), (4, 3), False),
+        ((4, 2), (4, 3), False),
+    ],
+)
+def test_a_size_fits_its_direction(g, v, wanted):
+    assert fits(g, v) is wanted

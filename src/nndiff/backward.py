@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from nndiff.bypass import bypassed
-from nndiff.handed import Handed, Tensors, around, holds, innermost, links
-from nndiff.names import plural
+from nndiff.handed import Handed, Tensors, around, holds, innermost, is_inside, links, same
+from nndiff.names import ancestors, plural
+from nndiff.origins import Origin, Origins
 from nndiff.recorded import is_gradient
 from nndiff.scaled import Reach, common_factor
 from nndiff.sites import SitePair
@@ -58,6 +60,7 @@ class _Search:
         self._site, self._handed = site, handed
         self._good = [each for each in sites if each.slot == "grad_output" and each.passed]
         self._called = [each for each in sites if each.slot == "output"]
+        self._modules = {each.module for each in self._called}
         self._bad = {each.call for each in sites if each.slot == "grad_output" and not each.passed}
         reached = {each.reference.meta.get("forward") for each in self._good}
         self._later = [each for each in self._called if each.reference.meta["order"] in reached]
@@ -128,19 +131,61 @@ class _Search:
     def next(self) -> Blame | None:
         """Return what the first good gradient after this one says, in order of execution.
 
-        It is at a composite that holds this module, or at a call whose input nobody knows the origin of: that may
-        come from here.
+        It is at a composite that holds this module, or at a call whose input may come from here; one that is known
+        to come from here is first.
         """
         good = (each for each in self._later if each.call not in self._bad)  # all that it returns
-        after = (each for each in good if _order(each) > self._made)
-        found = next((each for each in after if holds(each, self._site) or _of_unknown_origin(each)), None)
-        if found is None:
-            return None
-        if holds(found, self._site):
-            return self._after(found)
-        there = _owner(found)
-        why = f"{self._ran_before(there)}: the backward of {there} or of what is done in between"
-        return Blame(self._around([found]), why)
+        after = [each for each in good if _order(each) > self._made]
+        composite = next((each for each in after if holds(each, self._site)), None)
+        before = [each for each in after if composite is None or _order(each) < _order(composite)]
+        found = max(before, key=self._origin, default=None)  # the first of those that are told alike
+        if found is None or self._origin(found) is Origin.ELSEWHERE:
+            return None if composite is None else self._after(composite)
+        there, more = _owner(found), self._may_be_taken_beside(found)
+        what = f"{there} or of what is done in between"
+        if more:
+            what = f"{there}, of what is done in between, or of anything later that takes the output of {self._here}"
+        module = self._around([found]) if not more else self._scope.module if self._scope else ""
+        return Blame(module, f"{self._ran_before(there)}: the backward of {what}")
+
+    @cached_property
+    def _origins(self) -> Sequence[Origins]:
+        """Return what is known of the reference, and of the candidate; nothing where the output was not kept."""
+        return [Origins(tensors, made) for tensors, made in self._handed.made()]
+
+    def _origin(self, call: SitePair) -> Origin:
+        """Return whether what a call was given comes from the output; what either side knows to be another does not."""
+        if not self._origins:
+            return Origin.UNKNOWN if _of_unknown_origin(call) else Origin.ELSEWHERE
+        both = (call.reference, call.candidate)
+        told = [origins.of_inputs(each) for origins, each in zip(self._origins, both, strict=True)]
+        return Origin.ELSEWHERE if Origin.ELSEWHERE in told else max(told)
+
+    @cached_property
+    def _scope(self) -> SitePair | None:
+        """Return the innermost composite that does not hand out the output: nothing outside it takes it."""
+        outer = [each for each in self._called if holds(each, self._site) and _order(each) > self._made]
+        handing = {each.call for each in outer if self._handed.same(each)}
+        return next((each for each in outer if each.call not in handing), None)
+
+    def _may_be_taken_beside(self, found: SitePair) -> bool:
+        """Tell whether code that is no module may take the output elsewhere than on the way to a call."""
+        scope = self._scope
+        if scope is None or not self._origins:
+            return True
+        inner = [each for each in self._called if holds(scope, each) and self._made < _order(each) < _order(scope)]
+        if not any(same(each.reference, scope.reference) for each in inner):
+            return True  # what it returns is made by its own code
+        whole = [each for each in inner if not holds(each, self._site) and not self._is_in_another(each)]
+        unknown = self._origins[0].unknown
+        own = {event for each in inner if each is found or holds(each, found) for event in unknown(each.reference)}
+        others = (each for each in whole if self._origin(each) is not Origin.ELSEWHERE)
+        return any(not unknown(each.reference) <= own for each in others)
+
+    def _is_in_another(self, call: SitePair) -> bool:
+        """Tell whether a call is inside a module that does not hold the one the gradient is at: it takes from that."""
+        outer = (each for each in ancestors(call.module) if each in self._modules)
+        return any(not is_inside(self._site.module, each) for each in outer)
 
     def _after(self, composite: SitePair) -> Blame:
         there = _owner(composite)

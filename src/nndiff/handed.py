@@ -39,7 +39,12 @@ class Handed:
 
     def same(self, each: SitePair) -> bool:
         """Tell whether a call of the reference returned the very output."""
-        return self._here is not None and _same(each.reference, self._here)
+        return self._here is not None and same(each.reference, self._here)
+
+    def made(self) -> list[tuple[Tensors, TensorRef]]:
+        """Return the tensors of both sides with the output; none where a side did not keep it."""
+        here, there = self._here, self._there
+        return [] if here is None or there is None else [(self.reference, here), (self.candidate, there)]
 
     @property
     def _here(self) -> TensorRef | None:
@@ -59,10 +64,11 @@ class Handed:
             return []
         tensors = self.candidate if made is self._there else self.reference
         given = ((link, tensors.get(link.event)) for link in links(taker) if link.event is not None)
-        return [link for link, tensor in given if tensor is not None and _same(tensor, made)]
+        return [link for link, tensor in given if tensor is not None and same(tensor, made)]
 
 
-def _same(one: TensorRef, other: TensorRef) -> bool:
+def same(one: TensorRef, other: TensorRef) -> bool:
+    """Tell whether two tensors of a side are of the same bytes."""
     digest = one.meta.get("digest")
     return one is other or (digest is not None and digest == other.meta.get("digest"))
 
@@ -82,7 +88,12 @@ def innermost(takers: Sequence[SitePair]) -> Iterator[SitePair]:
 
 def holds(outer: SitePair, inner: SitePair) -> bool:
     """Tell whether the module of one is around that of the other."""
-    return inner.module.startswith(f"{outer.module}." if outer.module else "") and inner.module != outer.module
+    return is_inside(inner.module, outer.module)
+
+
+def is_inside(inner: str, outer: str) -> bool:
+    """Tell whether a module is inside another, by their paths."""
+    return inner.startswith(f"{outer}." if outer else "") and inner != outer
 
 
 def around(sites: Sequence[SitePair], called: Iterable[SitePair]) -> str:

@@ -147,6 +147,41 @@ def test_a_wrong_backward_inside_what_returns_a_second_output_is_not_blamed_on_w
     assert said in first["why"]
 
 
+class Skipping(nn.Module):
+    """An encoder whose output goes on through code that is no module, and past it to the decoder.
+
+    What is added on the way comes from elsewhere: a constant, positions, the input.
+    """
+
+    def __init__(self, skip=lambda x: x, pool=None, scale=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.down, self.middle, self.up = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 4)
+        self.time, self.places, self.side = nn.Linear(4, 4), nn.Embedding(3, 4), nn.Linear(4, 4)
+        self.decoder, self.head = nn.Linear(8, 4), nn.Linear(4, 2)
+        self.pool, self.scale = pool, scale  # modules, or done by code
+        self.skip = [skip]
+
+    def forward(self, x):
+        y = self.down(x)
+        side = self.side((self.scale or torch.tanh)(x))
+        added = self.time(torch.full((3, 4), 0.3)) + self.places(torch.arange(3)) + side
+        z = self.up(self.middle((self.pool or torch.sigmoid)(y)) + added)
+        return self.head(self.decoder(torch.cat([z, self.skip[0](y)], 1)))
+
+
+POOL, SCALE = {"pool": nn.Sigmoid()}, {"scale": nn.Tanh()}
+
+
+@pytest.mark.parametrize("skip", [torch.detach, Slightly.apply], ids=["cut", "scaled"])
+@pytest.mark.parametrize(("reference", "candidate"), [(SCALE, SCALE), (SCALE, {}), ({}, SCALE), (POOL, {}), ({}, POOL)])
+def test_a_wrong_backward_past_the_next_layer_is_not_said_to_lie_before_it(skip, reference, candidate):
+    first = compared(Skipping(**reference), Skipping(skip, **candidate)).first_divergence
+    assert (first["name"], first["module"]) == ("down:grad_output", "(model)")
+    assert "the gradient at the output of middle.0 is in tolerance" in first["why"]
+    assert first["why"].endswith("or of anything later that takes the output of down")
+
+
 def test_the_headline_has_the_class_of_what_it_names_and_says_where_to_look():
     result = compared(Net(), wrong_layer())
     assert result.first_divergence["class"] == ["Linear", "Linear"]

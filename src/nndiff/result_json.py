@@ -11,10 +11,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nndiff.errors import ReportError, UsageError
+from nndiff.errors import ReportError, SourceError, UsageError
+from nndiff.files import RegularFile, Window
 from nndiff.result import Comparison, Finding, Leftover, Pair, PairSite, Rearranged, Side, Totals
 from nndiff.stats.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.tolerance import Tolerance
@@ -22,6 +24,8 @@ from nndiff.verdict import Verdict
 
 FORMAT = "nndiff.comparison"
 VERSION = 1
+_LARGEST = 1 << 30  # a pair takes some three kilobytes
+_MOST_DIGITS = 300  # a float holds as many, and no count has them
 _T = TypeVar("_T")
 
 
@@ -83,10 +87,11 @@ def dumps(comparison: Comparison) -> str:
 def load(path: str | Path) -> Comparison:
     """Read a result back from its JSON file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        data = json.loads(text)
-    except OSError as error:
-        raise ReportError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        data = json.loads(_text(os.fspath(path)), parse_int=_whole)
+    except SourceError as error:
+        raise ReportError(str(error)) from None
+    except _DamagedError as error:
+        raise ReportError(f"{path}: {_damaged(error)}") from None
     except (ValueError, RecursionError):
         raise ReportError(f"{path}: not a saved result: no valid JSON") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -96,12 +101,29 @@ def load(path: str | Path) -> Comparison:
     try:
         return from_dict(data)
     except (_DamagedError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, UsageError) as error:
-        trouble = f"a saved result that is damaged: {_plainly(error)}; save it again with --report json:PATH"
-        raise ReportError(f"{path}: {trouble}") from None
+        raise ReportError(f"{path}: {_damaged(error)}") from None
+
+
+def _text(path: str) -> str:
+    """Return the text of a regular file that is not too large; whatever else has no end."""
+    window = Window(RegularFile(path))
+    if window.size > _LARGEST:
+        raise SourceError(path, f"is {window.size:,} bytes; of a saved result more than {_LARGEST:,} are not read")
+    return window.read(0, window.size).decode("utf-8")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise _DamagedError(f"a whole number of {len(digits):,} digits counts nothing")
+    return int(digits)
 
 
 class _DamagedError(Exception):
     """Say in plain words what is wrong with saved data."""
+
+
+def _damaged(error: Exception) -> str:
+    return f"a saved result that is damaged: {_plainly(error)}; save it again with --report json:PATH"
 
 
 def _plainly(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,9 @@ def damaged(result: Comparison, place: tuple[Any, ...], junk: Any) -> dict[str, 
     return data
 
 
+JUNK = [None, 5, -1, "text", [], {}, 1e400, 10**400, 10**299, True, [["x"]], {"a": {}}]
+
+
 def read_and_rendered(path: Path) -> str:
     """Use a result in every way; return the sentence it was refused with, if it was."""
     try:
@@ -192,7 +196,7 @@ def read_and_rendered(path: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("junk", [None, 5, -1, "text", [], {}, 1e400, True, [["x"]], {"a": {}}], ids=repr)
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
 @pytest.mark.parametrize("case", [mixed, recording])
 def test_damage_is_refused_or_harmless(case: Callable[[], Comparison], junk: Any, tmp_path: Path) -> None:
     refused = []
@@ -217,6 +221,33 @@ def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ReportError, match=words):
         result_json.load(tmp_path / "x.json")
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="/dev/zero: not a regular file but a device"):
+        result_json.load("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ReportError, match="not a regular file but a named pipe"):
+        result_json.load(tmp_path / "pipe")
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(1 << 31)  # of holes
+    with pytest.raises(ReportError, match="is 2,147,483,648 bytes; of a saved result more than"):
+        result_json.load(tmp_path / "large.json")
+
+
+def test_a_number_of_too_many_digits_is_told(tmp_path: Path) -> None:
+    data = result_json.to_dict(recording())
+    data["reference"]["nbytes"] = 10**400
+    (tmp_path / "x.json").write_text(json.dumps(data))
+    with pytest.raises(ReportError, match=r"x\.json: a saved result that is damaged: a whole number of 401 digits"):
+        result_json.load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("size", [1.79e308, 5e-324])
+def test_differences_as_large_or_small_as_they_come_are_drawn(size: float) -> None:
+    pairs = [dataclasses.replace(each, metrics=metrics(max_abs=size)) for each in recording().pairs]
+    result = dataclasses.replace(recording(), pairs=tuple(pairs))
+    assert 'class="plot"' in get_report("html").render(result, ReportOptions())
 
 
 @pytest.mark.parametrize("first", [3, "x", ["name"], {"name": 3}])

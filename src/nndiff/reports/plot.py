@@ -29,7 +29,11 @@ class Scale:
             return float(_TOP)
         if value <= 0:
             return float(_HEIGHT - _BOTTOM)
-        share = (math.log10(value) - self.low) / (self.high - self.low)
+        return self.at(math.log10(value))
+
+    def at(self, decade: float) -> float:
+        """Return how far down a power of ten stands; it may be one that no float holds."""
+        share = (decade - self.low) / (self.high - self.low)
         lowest = _HEIGHT - _BOTTOM - 14
         return lowest - min(1.0, max(0.0, share)) * (lowest - _TOP)
 
@@ -67,9 +71,9 @@ def _scale(least: float, most: float) -> Scale:
 def _axis(scale: Scale, atol: float) -> Iterator[str]:
     step = max(1, (scale.high - scale.low) // 6)
     for decade in range(scale.low, scale.high + 1, step):
-        yield _line(scale.y(10.0**decade), f"1e{decade}", "grid")
+        yield _line(scale.at(decade), f"1e{decade}", "grid")
     yield _line(scale.y(0.0), "0", "grid")
-    if 10.0**scale.low < atol < 10.0**scale.high:
+    if atol > 0 and scale.low < math.log10(atol) < scale.high:
         y = scale.y(atol)
         yield f'<line class="rule" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{_LEFT + 4}" y="{y - 3:.1f}">atol {wording.short(atol)}</text>'

@@ -99,7 +99,7 @@ def equal_metrics(tensor: TensorRef) -> Metrics:
 
 def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> Known | None:
     """Judge by the values that were kept of both sides, at the same places."""
-    one, other = _sketch(reference), _sketch(candidate)
+    one, other = sketch_of(reference), sketch_of(candidate)
     if one is None or other is None or one.shape != other.shape:
         return None
     metrics = next(iter(get_engine().measure([Job(one, other, atol, rtol)])))
@@ -113,7 +113,7 @@ def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: fl
     return Known(verdict, atol, rtol, _with_stats(metrics, reference, candidate), note)
 
 
-def _sketch(tensor: TensorRef) -> TensorRef | None:
+def sketch_of(tensor: TensorRef) -> TensorRef | None:
     """Return the sketch that was kept of a tensor, or the one that would have been kept of it."""
     kept = tensor.meta.get("sketch")
     if isinstance(kept, TensorRef) or tensor.missing:

@@ -52,6 +52,26 @@ class Masked(Block):
         return x + self.b(masked)
 
 
+class PostNorm(Block):
+    """A norm after the residual."""
+
+    def __init__(self, in_place):
+        super().__init__(in_place)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = self.a(x)
+        return self.norm(x + self.b(self._relu(x)))
+
+
+class Product(Block):
+    """A gate of it: what comes out is no sum."""
+
+    def forward(self, x):
+        x = self.a(x)
+        return self.b(self._relu(x)) * torch.sigmoid(x)
+
+
 class Harmless(Block):
     """Nobody uses it again."""
 
@@ -74,10 +94,12 @@ def told(result):
 
 
 CASES = {
-    Residual: ("block.a:output", "before block.b takes it", "what uses it after that"),
-    OfInput: ("stem:output", "before block.b takes it", "what uses it after that"),
-    Branches: ("block.a:output", "by block.relu", "block.c after that"),
-    Masked: ("block.a:output", "before block.b takes it", "what uses it after that"),
+    Residual: ("block.a:output", "before block.b takes it", "block:output is off by just that"),
+    OfInput: ("stem:output", "before block.b takes it", "block:output is off by just that"),
+    Branches: ("block.a:output", "by block.relu", "block.c takes it after that"),
+    Masked: ("block.a:output", "before block.b takes it", "block:output is off by just that"),
+    PostNorm: ("block.a:output", "before block.b takes it", "block.norm:input.0 is off by just that"),
+    Product: ("block.a:output", "before block.b takes it", "code that uses it again is given other values"),
 }
 
 
@@ -92,11 +114,15 @@ def test_what_is_written_over_and_used_again_is_named(block, flipped, keep, tmp_
     result = nndiff.compare(*(sides[::-1] if flipped else sides))
     assert result.exit_code == 1
     assert result.first_divergence["module"].startswith("block")
+    if keep == "stats" and block is PostNorm:
+        return  # nothing that was kept tells
     (finding,) = told(result)
-    where, how, who = CASES[block]
+    where, how, proof = CASES[block]
     assert finding.where == (where,)
     assert how in finding.evidence
-    assert who in finding.evidence
+    if keep == "full":
+        assert proof in finding.evidence
+        assert finding.confidence == (0.4 if block is Product else 0.9)
     assert f"in the {'reference' if flipped else 'candidate'} alone" in finding.evidence
 
 
@@ -115,6 +141,16 @@ def test_in_place_without_harm_is_not_blamed():
     result = nndiff.compare(Net(Harmless, False), broken, inputs=INPUT)
     assert result.first_divergence["module"] == "block.b"
     assert not told(result)
+
+
+def test_several_that_may_be_used_again_are_told_once_and_with_doubt():
+    broken = Net(Harmless, True)
+    broken.block.forward = lambda x, plain=broken.block.forward: plain(broken.block.relu(broken.block.c(x))) * 1.1
+    right = Net(Harmless, False)
+    right.block.forward = lambda x, plain=right.block.forward: plain(right.block.relu(right.block.c(x)))
+    (finding,) = told(nndiff.compare(right, broken, inputs=INPUT))
+    assert finding.where == ("block.c:output", "block.a:output")
+    assert finding.confidence < 0.5
 
 
 class Halves(nn.Module):

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nndiff.divergence import Run
 from nndiff.handed import holds, links
 from nndiff.lost import SIDES
 from nndiff.result import Finding
+from nndiff.shortcuts import sketch_of
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
 
 _REPAIR = "keep it: use what is not in place there (relu, inplace=False), or clone() it first"
+_MOST_READ = 16  # places that are looked at for what was written
+_ALIKE = 1e-3
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -25,8 +34,13 @@ class _Write:
 
     @property
     def before(self) -> TensorRef:
-        """Return the tensor of the other side, which is kept there."""
-        return self.site.candidate if self.number == 0 else self.site.reference
+        """Return the tensor as it was, on the side that writes to it."""
+        return self.site.candidate if self.number else self.site.reference
+
+    @property
+    def kept(self) -> TensorRef:
+        """Return the tensor of the other side."""
+        return self.site.reference if self.number else self.site.candidate
 
     @property
     def text(self) -> str:
@@ -37,18 +51,25 @@ class _Write:
 
 
 def in_place_findings(run: Run, first: SitePair | None) -> Iterator[Finding]:
-    """Yield what one side writes over in the module where the runs part, where that may be why they do."""
+    """Yield what one side writes over in the module where the runs part, where that is or may be why they do."""
     if first is None or first.slot != "output":
         return
-    for write in _writes(run):
-        here = (first.reference, first.candidate)[write.number]
-        taker = _taker(run, write)
-        if taker is None and not _may_matter(run, first):
-            continue
-        user = taker.pair.name.partition(":")[0] if taker is not None else "what uses it"
-        told = f"; {user} after that is given other values"
-        if _is_inside(write.after, here) or write.after.meta["order"] in {link.event for link in links(here)}:
-            yield Finding("in-place", (write.site.pair.name,), write.text + told, _REPAIR, 0.9 if taker else 0.6)
+    writes = [
+        write for write in _writes(run) if _is_inside(write.after, (first.reference, first.candidate)[write.number])
+    ]
+    proven = [(write, proof) for write in writes if (proof := _taken(run, write) or _passed_on(run, write, first))]
+    for write, proof in proven:
+        yield Finding("in-place", (write.site.pair.name,), f"{write.text}; {proof}", _REPAIR, 0.9)
+    if writes and not proven and _is_unseen(run, first):
+        yield _possible(writes)
+
+
+def _possible(writes: Sequence[_Write]) -> Finding:
+    told = "; ".join(write.text for write in writes[:_SHOWN])
+    more = f" and {len(writes) - _SHOWN:,} more" if len(writes) > _SHOWN else ""
+    what = "it" if len(writes) == 1 else "them"
+    where = tuple(write.site.pair.name for write in writes)
+    return Finding("in-place", where, f"{told}{more}: code that uses {what} again is given other values", _REPAIR, 0.4)
 
 
 def _writes(run: Run) -> Iterator[_Write]:
@@ -82,18 +103,45 @@ def _is_inside(tensor: TensorRef, output: TensorRef) -> bool:
     return bool(inside and tensor.meta["order"] < output.meta["order"])
 
 
-def _taker(run: Run, write: _Write) -> SitePair | None:
-    """Return a call that takes what was written over, where the other side's takes the tensor itself."""
+def _taken(run: Run, write: _Write) -> str:
+    """Say which call takes what was written over, where the other side's takes the tensor itself."""
     for site in run.sites:
         both = (site.reference, site.candidate)[:: -1 if write.number else 1]
         if site.slot == "output" and not site.passed:
             mine, other = ({link.event for link in links(each)} for each in both)
-            if write.after.meta["order"] in mine and write.before.meta["order"] in other:
-                return site
-    return None
+            if write.after.meta["order"] in mine and write.kept.meta["order"] in other:
+                return f"{site.pair.name.partition(':')[0]} takes it after that"
+    return ""
 
 
-def _may_matter(run: Run, first: SitePair) -> bool:
+def _passed_on(run: Run, write: _Write, first: SitePair) -> str:
+    """Say where the very difference that was written comes out again: a residual adds it to what it is added to."""
+    inside = (site for site in run.sites if site is first or (holds(first, site) and site.slot in ("input", "output")))
+    failing = (site for site in inside if not site.passed and site.reference.shape == write.before.shape)
+    written = _difference(write.before, write.after)
+    for site in islice(failing, _MOST_READ):
+        both = (site.reference, site.candidate)[:: 1 if write.number else -1]
+        wrong = _difference(*both)
+        if written is not None and wrong is not None and written.shape == wrong.shape and _same(written, wrong):
+            return f"{site.pair.name} is off by just that"
+    return ""
+
+
+def _difference(one: TensorRef, other: TensorRef) -> NDArray[Any] | None:
+    """Return what was kept of a difference, at places that are the same for all tensors of a shape."""
+    kept = sketch_of(one), sketch_of(other)
+    if kept[0] is None or kept[1] is None or one.dtype.exact or other.dtype.exact:
+        return None
+    here, there = (each.numpy().ravel().astype(np.complex128) for each in kept if each is not None)
+    return there - here if here.shape == there.shape else None
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    size = float(np.linalg.norm(one))
+    return bool(np.isfinite(size) and size > 0 and np.linalg.norm(one - other) <= _ALIKE * size)
+
+
+def _is_unseen(run: Run, first: SitePair) -> bool:
     """Tell whether the runs part in what a module does after its last call: nobody sees what that uses."""
     inner = [site for site in run.telling if site.slot == "output" and holds(first, site)]
     order = first.reference.meta["order"]

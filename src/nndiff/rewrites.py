@@ -19,6 +19,7 @@ from nndiff.restructured import without_restructured
 from nndiff.result import Finding, Leftover, Pair, PairSite, Rearranged
 from nndiff.sites import SitePair
 from nndiff.sources import Source
+from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
 
 Sources = tuple[Source, Source]
 
@@ -38,7 +39,7 @@ class Standing:
 
 def without_rewrites(sites: Sequence[SitePair], leftovers: Sequence[Leftover], sources: Sources) -> Standing:
     """Return pairs and leftovers with those that a rewrite explains set aside."""
-    found = layouts(sites)
+    found = lies(sites)
     sites = [_lying(site, found.get(site.pair.order)) for site in sites]
     failing = frozenset(site.pair.order for site in sites if not site.passed)
     excuses = _excuses(sites, leftovers)
@@ -52,6 +53,31 @@ def without_rewrites(sites: Sequence[SitePair], leftovers: Sequence[Leftover], s
     left, restructured = without_restructured(kept, left, sources)
     aside = tuple(site.pair for site in sites if site.pair.order in ruling.aside)
     return Standing(kept, left, {}, (*findings, *restructured), aside=aside, latent=restructured)
+
+
+def lies(sites: Sequence[SitePair]) -> dict[int, Layout]:
+    """Return how tensors lie, by the order of the pair: what is known at a small tolerance is known at larger ones.
+
+    There several ways may agree, and none of them is told from the others.
+    """
+    found: dict[int, Layout] = {}
+    for times in _TIMES:
+        there = [_tightly(site, times) for site in sites]
+        found = layouts(there) | found
+        tightened = (each for each, asked in zip(there, sites, strict=True) if each is not asked)
+        if all(each.passed or each.pair.order in found for each in tightened):
+            break
+    return found
+
+
+_TIMES = (1.0, 100.0, math.inf)  # the default tolerance; the last is what was asked for
+
+
+def _tightly(site: SitePair, times: float) -> SitePair:
+    """Return a pair at so many times the default tolerance where it was judged at a larger one."""
+    pair = site.pair
+    atol, rtol = min(pair.atol, times * DEFAULT_ATOL * pair.scale), min(pair.rtol, times * DEFAULT_RTOL)
+    return site if (atol, rtol) == (pair.atol, pair.rtol) else replace(site, pair=replace(pair, atol=atol, rtol=rtol))
 
 
 def _excuses(sites: Iterable[SitePair], leftovers: Iterable[Leftover]) -> Excuses:
@@ -98,7 +124,7 @@ def _looked_ahead(
     for t in (least, *(max(least, _SMALLEST) * factor for factor in _FACTORS)):
         unknown = (scales.failing(t) & scales.maybe_lying(t)) - known.keys()
         there = {site.pair.order: _at(site, t) for site in sites if site.pair.order in unknown}
-        found = layouts(there.values()) if there else {}
+        found = lies(list(there.values())) if there else {}
         known |= {order: _lying(there[order], layout).pair.site for order, layout in found.items()}
     return [_knowing(site, known) for site in sites], least
 

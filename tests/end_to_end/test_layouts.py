@@ -302,3 +302,25 @@ def test_constants_do_not_say_how_they_lie():
     assert "permuted" not in {finding.cause for finding in turned.findings}
     merged = nndiff.compare(Zeros(2, 8, 4, 4), Zeros(2, 8, 16), inputs=IMAGE)
     assert merged.exit_code == 0
+
+
+class Turning(nn.Module):
+    """Hand on what a layer returns, or that with its axes exchanged."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.hand_on, self.turned = nn.Linear(6, 6), nn.Hardtanh(-9, 9), False
+
+    def forward(self, x):
+        out = self.layer(x)
+        return self.hand_on(out.transpose(-1, -2).contiguous()).transpose(-1, -2) if self.turned else self.hand_on(out)
+
+
+@pytest.mark.parametrize("tolerance", [1e-5, 0.1, 0.8, 2.0])
+def test_what_lies_otherwise_is_known_at_any_larger_tolerance(tolerance):
+    torch.manual_seed(0)
+    one = nn.Sequential(Turning(), Turning())
+    other = copy.deepcopy(one)
+    other[1].turned = True
+    result = nndiff.compare(one, other, inputs=torch.randn(2, 5, 6), backward=True, atol=tolerance, rtol=tolerance)
+    assert result.exit_code == 0

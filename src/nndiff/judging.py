@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from nndiff.excuses import FUSED, IDLE, Excuses, Orders, Ruling, listed, rearranged, told
 from nndiff.judge import UNPROVEN
-from nndiff.misnamed import MISLED, misnamed
+from nndiff.misnamed import MISLED, is_explained, misnamed
 from nndiff.result import Comparison, Finding, Leftover, Pair, rejudged, tolerance_of
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
@@ -63,9 +63,10 @@ class Scales:
     def passes(self, t: float) -> bool:
         """Tell whether the candidate is known to pass."""
         failing, known = self.failing(t), self.lying(t)
-        if self._misled and failing:
+        ruling = self.excuses.ruling(failing, known)
+        if self._misled and not is_explained(self.excuses, ruling, failing):
             return False
-        return passes(self.excuses, self.excuses.ruling(failing, known), failing, known, self._leftovers, self._latent)
+        return passes(self.excuses, ruling, failing, known, self._leftovers, self._latent)
 
     def may_agree(self, t: float) -> bool:
         """Tell whether nothing that was compared stands against it."""
@@ -73,7 +74,7 @@ class Scales:
 
 
 def _misled(comparison: Comparison) -> bool:
-    """Tell whether layers were paired by what they do: that holds only as long as all of them agree."""
+    """Tell whether layers were paired by what they do: that holds only as long as all of them do."""
     return any(note.startswith(MISLED) for note in comparison.notes)
 
 
@@ -250,7 +251,7 @@ class _Case:
         doubted = {pair.order for pair in self.excuses.pairs if pair.note.endswith(UNPROVEN)}
         fewer, more = failing - doubted, known | (maybe_lying(self._at()) & failing)
         if passed:
-            if self.misled and failing:
+            if self.misled and not is_explained(self.excuses, self.excuses.ruling(failing, known), failing):
                 return True
             return not self._passes(self.excuses.ruling(fewer, known), fewer, known)
         if self._passes(self.excuses.ruling(fewer, known), fewer, known):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from nndiff.excuses import Excuses, Orders, Ruling
 from nndiff.names import plural
 from nndiff.result import Leftover, Pair, outside_agrees
 
@@ -30,15 +31,21 @@ def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | 
     return None if alone else modules  # one alone has nobody to change names with
 
 
-def all_agree(pairs: Iterable[Pair], leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> bool:
-    """Tell whether another pairing leaves nothing that differs and no more without a partner than before.
+def is_explained(excuses: Excuses, ruling: Ruling, failing: Orders) -> bool:
+    """Tell whether pairs made by what layers do all agree, or those that do not but lie otherwise or have no effect.
 
-    Nor may it have fewer outputs paired: of what has no partner nothing is known.
+    That a guess was wrong is no excuse here: of what has no partner nothing is known.
     """
+    inputs = {pair.order for pair in excuses.pairs if pair.slot == "input"}
+    return not failing or (ruling.agreed and ruling.aside <= ruling.moved | ruling.idle | inputs)
+
+
+def is_no_more(leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> bool:
+    """Tell whether no more is without a partner than before, nor more outputs: of these nothing is known."""
     after, earlier = list(leftovers), list(before)
     counting, counted = (sum(left.counts for left in each) for each in (after, earlier))
     outputs, had = (sum(":output" in left.name for left in each) for each in (after, earlier))
-    return all(pair.verdict.passed for pair in pairs) and counting <= counted and outputs <= had
+    return counting <= counted and outputs <= had
 
 
 def note(moved: Sequence[tuple[str, str]]) -> str:

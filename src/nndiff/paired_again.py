@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from nndiff.align.sites import align_sites
+from nndiff.excuses import Excuses
 from nndiff.findings.modules import has_weights, module_tree
 from nndiff.measuring import Row, measured
-from nndiff.misnamed import Modules, all_agree, misnamed, note
+from nndiff.misnamed import Modules, is_explained, is_no_more, misnamed, note
 from nndiff.planning import Plan, Rules, filtered, settled
 from nndiff.result import Leftover, Pair
+from nndiff.rewrites import lies
+from nndiff.sites import SitePair
 from nndiff.tolerance import Tolerance
 
 
@@ -27,6 +30,15 @@ class Judged:
     def leftovers(self) -> list[Leftover]:
         """Return what has no partner."""
         return list(self.plan.leftovers())
+
+    @cached_property
+    def is_explained(self) -> bool:
+        """Tell whether nothing differs but what lies otherwise or has no effect."""
+        failing = frozenset(pair.order for pair in self.pairs if not pair.verdict.passed)
+        excuses = Excuses(self.pairs, self.leftovers)
+        both = zip(self.rows, self.pairs, strict=True)
+        lying = lies([SitePair(pair, row.reference, row.candidate) for row, pair in both])
+        return is_explained(excuses, excuses.ruling(failing, lying), failing)
 
     @property
     def partners(self) -> dict[tuple[str, str], None]:
@@ -49,7 +61,7 @@ class Judged:
 def paired_again(named: Judged, tolerance: Tolerance, rules: Rules) -> Judged:
     """Return the pairs of one candidate, by what layers do where names mislead."""
     modules = misnamed(named.pairs, named.leftovers)
-    if modules is None:
+    if modules is None or named.is_explained:
         return named
     other = _by_what_they_do(named.plan, modules, tolerance, rules)
     moved = [both for both in other.partners if both not in named.partners]
@@ -66,8 +78,9 @@ def _by_what_they_do(plan: Plan, modules: Modules, tolerance: Tolerance, rules: 
 
 
 def _explains_more(other: Judged, named: Judged) -> bool:
-    """Tell whether all agrees now and no more is without a partner; of a layer with weights nobody else does the work.
+    """Tell whether all is explained now, no more is without a partner, and nobody's work is left undone.
 
-    A norm that is folded into the layer before it leaves that one alone: then it is the layer that differs.
+    A norm that is folded into the layer before it leaves that one, with its weights, alone: then that one differs.
     """
-    return all_agree(other.pairs, other.leftovers, named.leftovers) and other.alone <= named.alone
+    paired = is_no_more(other.leftovers, named.leftovers) and other.alone <= named.alone
+    return paired and other.is_explained

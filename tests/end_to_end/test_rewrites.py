@@ -420,6 +420,37 @@ def test_a_folded_norm_is_a_difference_in_one_direction_or_both(flipped, backwar
     assert not any(note.startswith("names mislead") for note in result.notes)
 
 
+class Product(nn.Module):
+    def forward(self, x):
+        return x.contiguous() * 1
+
+
+class Turning(nn.Module):
+    """Hand on what a layer returns, or that with its axes exchanged."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.hand_on, self.turned = nn.Linear(6, 6), Product(), False
+
+    def forward(self, x):
+        out = self.layer(x)
+        return self.hand_on(out.transpose(-1, -2)).transpose(-1, -2) if self.turned else self.hand_on(out)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_names_that_mislead_beside_an_output_that_lies_otherwise_are_no_bug(flipped, backward):
+    torch.manual_seed(0)
+    one = nn.Sequential(Turning(), nn.Linear(6, 6), nn.LayerNorm(6))
+    other = copy.deepcopy(one)
+    other[0].turned = True
+    other = nn.Sequential(other[0], other[1], nn.Identity(), other[2])
+    result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=INPUT, backward=backward)
+    assert (result.verdict, result.exit_code, result.needed_tolerance) == ("identical", 0, 0.0)
+    assert {finding.cause for finding in result.findings} == {"permuted"}
+    assert any(note.startswith("names mislead") for note in result.notes)
+
+
 class Masked(nn.Module):
     """Hand a mask to a submodule: truths, or numbers to add."""
 

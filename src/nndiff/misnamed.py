@@ -17,6 +17,7 @@ Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the c
 
 
 MISLED = "names mislead: "
+_HELD = ("buffer", "buffer_before")
 
 
 def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
@@ -24,7 +25,8 @@ def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | 
     failing = [pair for pair in pairs if not pair.verdict.passed]
     sites = [pair.site for pair in failing if pair.matched_by.startswith(("name", "prefix"))]
     named = [site for site in sites if site is not None]
-    if not named or not outside_agrees(pairs):
+    # what a layer holds goes by its name: of two that changed names it differs as their outputs do
+    if not named or not outside_agrees(pair for pair in pairs if pair.slot not in _HELD):
         return None
     modules = frozenset(site.modules[0] for site in named), frozenset(site.modules[1] for site in named)
     alone = len(modules[0]) == 1 and not any(":output" in left.name for left in leftovers)

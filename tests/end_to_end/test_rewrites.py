@@ -451,6 +451,25 @@ def test_names_that_mislead_beside_an_output_that_lies_otherwise_are_no_bug(flip
     assert any(note.startswith("names mislead") for note in result.notes)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_norms_that_go_by_names_of_others_are_paired_with_what_they_hold(flipped, backward):
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6))
+    other = nn.Sequential(nn.Identity(), *copy.deepcopy(one))
+    both = (other, one) if flipped else (one, other)
+    result = nndiff.compare(*both, inputs=torch.randn(8, 6), backward=backward, mode="train")
+    assert (result.verdict, result.exit_code) == ("identical", 0)
+
+
+def test_a_running_statistic_that_differs_is_found_under_names_that_mislead():
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6))
+    other = nn.Sequential(nn.Identity(), *copy.deepcopy(one))
+    other[2].momentum = 0.2
+    assert nndiff.compare(one, other, inputs=torch.randn(8, 6), mode="train").exit_code == 1
+
+
 class Masked(nn.Module):
     """Hand a mask to a submodule: truths, or numbers to add."""
 

@@ -90,6 +90,18 @@ def test_all_that_is_damaged_is_found_when_asked(tmp_path: Path) -> None:
     )
 
 
+def test_events_that_are_gone_are_damage(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.nnrec", 1.0)
+    events = (path / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "events.jsonl").write_bytes(b"".join(events[:-1]))
+    told = f"damaged: {len(events) - 1} of {len(events)} events can be read"
+    done = nndiff("show", path, "-q")
+    assert done.stdout.startswith(f"{path}: recording, damaged, ")
+    assert told in done.stdout
+    done = nndiff("show", path, "--check", "-q")
+    assert (done.returncode, done.stderr) == (2, f"nndiff: {path}: is {told}; copy or record it again\n")
+
+
 def test_nothing_but_a_recording_can_be_checked(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", SMALL)
     done = nndiff("show", tmp_path / "a.npy", "--check")

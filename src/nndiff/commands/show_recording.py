@@ -29,7 +29,7 @@ _TOLD = frozenset(
 
 def summary(recording: Recording) -> Iterator[str]:
     """Yield the lines that describe a recording; those about what it lacks or warns of come last."""
-    state = "complete" if recording.complete else "incomplete"
+    state = "complete" if recording.complete else "damaged" if recording.damaged else "incomplete"
     yield f"{printable(recording.path)}: recording, {state}, {plural(len(recording.tensors), 'tensor')}"
     for title, text in _facts(recording):
         if text:

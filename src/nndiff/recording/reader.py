@@ -43,6 +43,7 @@ class Recording:
     meta: Mapping[str, Any]
     events: tuple[Event, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    damaged: bool = False  # it was complete once, and events are gone
 
     @cached_property
     def tensors(self) -> tuple[TensorEvent, ...]:
@@ -82,7 +83,9 @@ class Recording:
         return self._source
 
     def check(self) -> None:
-        """Read all elements; raise where some are no longer what was recorded."""
+        """Read all elements; raise where some, or events, are no longer what was recorded."""
+        if self.damaged:
+            raise DamagedError(self.path, f"is {'; '.join(self.notes)}; copy or record it again")
         held = [(name, ref.meta.get("sketch", ref)) for name, ref in self.source().tensors.items()]
         damaged = [name for name, ref in held if not _is_sound(ref)]
         if damaged:
@@ -131,7 +134,8 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     notes = list(_notes(complete, torn, len(events), claimed))
     meta = manifest.get("meta", {})
     _check(name, events)
-    return Recording(name, complete and not torn, meta, tuple(events), tuple(notes))
+    whole = not torn and claimed == len(events)
+    return Recording(name, complete and whole, meta, tuple(events), tuple(notes), damaged=complete and not whole)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

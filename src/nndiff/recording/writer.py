@@ -296,10 +296,16 @@ class Writer:
             yield
         except OSError as error:
             self._save()
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            trouble = "the disk is full" if full else (error.strerror or str(error)).lower()
+            trouble = _REFUSALS.get(error.errno or 0) or (error.strerror or str(error)).lower()
             kept = "; what was finished before can be read" if self._flushed else ""
             raise SourceError(self.path, f"cannot be written: {trouble}{kept}") from None
+
+
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.EFBIG: "a file grew larger than the limit here allows (ulimit -f, or what the disk can hold)",
+}
 
 
 @dataclass(frozen=True)

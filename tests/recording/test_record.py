@@ -317,3 +317,23 @@ def test_inputs_may_be_anything_a_call_may_be(tmp_path: Path) -> None:
     for number, inputs in enumerate((X, (X,), [X], {"x": X}, lambda: X, lambda: {"x": X})):
         found = record(Net().eval(), inputs, path=tmp_path / str(number))
         assert np.array_equal(found.source().tensors["(model):output"].numpy(), Net().eval()(X).detach().numpy())
+
+
+class Late(nn.Module):
+    """Make a part of itself when it is first called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(4, 4)
+        return self.late(x)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), Late])
+def test_parameters_that_come_to_be_in_the_run(make: Any, tmp_path: Path) -> None:
+    model = make()
+    found = record(model, X, path=tmp_path / "a.nnrec", backward=True, params=True, repeat=2)
+    assert found.meta["self_agreement"]["agrees"], found.warnings
+    assert len(names(found, "param")) == len(names(found, "param_grad")) == 2
+    assert [each.grad for each in model.parameters()] == [None, None]
+    again = record(model, X, path=tmp_path / "b.nnrec", backward=True, params=True)
+    assert nndiff.compare(found.path, again.path).verdict == "identical"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from nndiff.names import counted
 from nndiff.recording.call import Inputs
@@ -52,8 +53,9 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
     recorder = Recorder(sink, plan, gradients=wanted.backward, inputs_kept=wanted.inputs_kept)
     with recorder:
         facts.meta["inputs"] = describe_inputs(fed.args, fed.kwargs, _keep_input(recorder), is_tensor)
+        known = _parameters(recorder, model) if wanted.params else set()
         if wanted.params:
-            _parameters(recorder, model)
+            _buffers(recorder, model)
         elif wanted.backward:
             _normed(recorder, model)
         seed_everything(wanted.seed)
@@ -61,6 +63,8 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         with contextlib.nullcontext() if wanted.backward else torch.no_grad():
             output = model(*fed.args, **fed.kwargs)
         facts.meta["draws"] = before.is_past()
+        if wanted.params:
+            _parameters(recorder, model, known)
         if wanted.backward:
             loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
             recorder.tensor(Site("", "loss"), loss)
@@ -91,11 +95,18 @@ def _keep_input(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
     return keep
 
 
-def _parameters(recorder: Recorder, model: torch.nn.Module) -> None:
-    for name, parameter in model.named_parameters():
+def _parameters(recorder: Recorder, model: torch.nn.Module, known: Container[str] = ()) -> set[str]:
+    """Record the parameters that are not known yet and return their names; lazy ones come to be in a forward pass."""
+    found = [(name, each) for name, each in model.named_parameters() if name not in known and not is_lazy(each)]
+    for name, parameter in found:
         recorder.tensor(_site(name, "param"), parameter)
+    return {name for name, _ in found}
+
+
+def _buffers(recorder: Recorder, model: torch.nn.Module) -> None:
     for name, buffer in model.named_buffers():
-        recorder.tensor(_site(name, "buffer_before"), buffer)
+        if not is_lazy(buffer):
+            recorder.tensor(_site(name, "buffer_before"), buffer)
 
 
 def _normed(recorder: Recorder, model: torch.nn.Module) -> None:

@@ -41,8 +41,13 @@ class State:
     def clear_gradients(self) -> None:
         """Take the gradients away, so that those of the run that follows stand alone."""
         self._unequal = None
-        for _, parameter in self._parameters:
+        for parameter in (*(each for _, each in self._parameters), *self._made_since()):
             parameter.grad = None
+
+    def _made_since(self) -> list[torch.nn.Parameter]:
+        """Return the parameters that came to be in a run: of lazy modules, or made in a forward pass."""
+        known = {id(each) for _, each in self._parameters}
+        return [each for each in self._model.parameters() if id(each) not in known and not is_lazy(each)]
 
     def changed_buffers(self) -> Iterator[tuple[str, str, torch.Tensor | None, torch.Tensor]]:
         """Yield module, name, old and new value of every buffer the run changed."""
@@ -79,7 +84,7 @@ class State:
                     each.data.copy_(self._copies[name])
             for module, held in self._buffers.items():
                 _restore_buffers(module, held)
-        for parameter, grad in self._grads:
+        for parameter, grad in (*self._grads, *((each, None) for each in self._made_since())):
             parameter.grad = grad
         if not keep_modes:
             self.generators.restore()

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nndiff.planning import Plan
 from nndiff.recorded import is_final
+from nndiff.tensors import TensorRef
 
 _SHOWN = 3
 
 
 def returned_otherwise(plan: Plan) -> Iterator[str]:
     """Yield a note where final outputs of recordings stand at other places of what the candidate returns."""
-    finals = (pair for pair in plan.pairs() if is_final(pair[1]) and is_final(pair[2]))
-    moved = [(_place(each.meta["path"]), _place(other.meta["path"])) for _, each, other in finals]
+    finals = [(each, other) for _, each, other in plan.pairs() if is_final(each) and is_final(other)]
+    moved = [(_place(each.meta["path"]), _place(other.meta["path"])) for each, other in finals]
     apart = [f"{here} -> {there}" for here, there in moved if here != there]
     if apart:
         more = f" and {len(apart) - _SHOWN:,} more" if len(apart) > _SHOWN else ""
-        yield f"final outputs are returned in another form, reference -> candidate: {', '.join(apart[:_SHOWN])}{more}"
+        form = "another order: who takes them by their place gets others" if _turned(finals) else "another form"
+        yield f"final outputs are returned in {form}, reference -> candidate: {', '.join(apart[:_SHOWN])}{more}"
+
+
+def _turned(finals: Sequence[tuple[TensorRef, TensorRef]]) -> bool:
+    """Tell whether the candidate returns what the reference does in another order."""
+    orders = [other.meta["order"] for _, other in sorted(finals, key=lambda both: both[0].meta["order"])]
+    return orders != sorted(orders)
 
 
 def _place(path: str) -> str:

@@ -104,31 +104,7 @@ def _of_calls(work: Work, ours: _Tensors, theirs: _Tensors) -> Iterator[_Found]:
     if only and left and right:
         yield left[0], right[0], True
     else:
-        placed = list(_in_place(left, right))
-        yield from placed
-        mine, others = {one.name for one, _, _ in placed}, {other.name for _, other, _ in placed}
-        yield from belonging((t for t in left if t.name not in mine), (t for t in right if t.name not in others))
-
-
-def _in_place(left: _Tensors, right: _Tensors) -> Iterator[_Found]:
-    """Yield what a model returns in a row on one side and by other names, or deeper, on the other.
-
-    Which of several alike is which is a matter of their place then, not of what they hold: returned the other way
-    round, they are taken for each other by whoever calls the model.
-    """
-    kinds = _kinds(left)
-    for kind, many in kinds.items():
-        ours, theirs = ([each for each in side if _kind(each) == kind] for side in (left, right))
-        if many == len(theirs) > 1 and all(map(_is_final, ours)) and (_in_a_row(ours) or _in_a_row(theirs)):
-            yield from ((one, other, True) for one, other in zip(ours, theirs, strict=True))
-
-
-def _is_final(tensor: TensorRef) -> bool:
-    return tensor.meta["slot"] == "output" and not tensor.meta["module"]
-
-
-def _in_a_row(tensors: _Tensors) -> bool:
-    return all(str(tensor.meta["path"]).isdigit() for tensor in tensors)
+        yield from belonging(left, right)
 
 
 def belonging(left: Iterable[TensorRef], right: Iterable[TensorRef]) -> Iterator[_Found]:

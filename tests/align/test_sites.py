@@ -266,6 +266,8 @@ def test_a_parameter_whose_name_is_nearly_another_has_a_hint(tmp_path):
     other = made(lambda: Two("first", "third_layer"))
     other.register_parameter("weight", nn.Parameter(torch.zeros(6, 6)))  # a second of its name: no pair by that alone
     other.third_layer.bias = None
+    with torch.no_grad():
+        other.first.weight.mul_(2)  # so that what they hold does not tell either
     plain = other.forward
     other.forward = lambda x: plain(x) + 0 * other.weight.sum()
     result = compared(tmp_path, made(lambda: Two("first", "third_layers")), other, backward=True)

@@ -186,7 +186,7 @@ def test_the_command_says_the_same(tmp_path, capsys):
     assert main(["report", str(tmp_path / "saved.json"), "--atol", "1e-4", "--rtol", "1e-4"]) == 0
     said = capsys.readouterr().out
     assert nndiff.compare(*both, atol=1e-4, rtol=1e-4).exit_code == 0
-    assert "what its module makes of it agrees" in said
+    assert "makes of it agrees" in said  # the middle of long lines is left out
 
 
 def test_what_the_saved_numbers_do_not_tell_is_said(tmp_path, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nndiff.doubts import is_guess
 from nndiff.handed import holds
 from nndiff.sites import SitePair
 
@@ -13,21 +12,14 @@ if TYPE_CHECKING:
 
 
 def around(run: Run, site: SitePair) -> dict[str, Any]:
-    """Say, for a composite module, between which of its inner calls the difference comes in.
-
-    Calls whose pairing is sure are the edges, where there are such. Where all that is sure agrees, the guesses after
-    it are all that is known.
-    """
-    calls = [each for each in run.telling if each.slot == "output" and holds(site, each)]
+    """Say, for a composite module, between which of its inner calls the difference comes in."""
+    calls = [each for each in run.sites if each.slot == "output" and holds(site, each)]
     inner = [each for each in calls if _order(each) < _order(site)]
     if site.slot != "output" or not inner:
         return {}
-    sure = [each for each in inner if not is_guess(each)]
-    later = [each for each in inner if not sure or _order(each) > _order(sure[-1])]
-    out = next((each for each in (*sure, *later) if _is_out(run, each)), None)
-    before = [each for each in inner if each.passed and (out is None or _order(each) < _order(out))]
-    agree = [each for each in before if not is_guess(each)] or before
-    return {"after": agree[-1].pair.name if agree else "", "before": _name(run, out) if out is not None else ""}
+    first_out = next((number for number, each in enumerate(inner) if _is_out(run, each)), len(inner))
+    after = inner[first_out - 1].pair.name if first_out else ""
+    return {"after": after, "before": _name(run, inner[first_out]) if first_out < len(inner) else ""}
 
 
 def _order(site: SitePair) -> int:
@@ -37,9 +29,10 @@ def _order(site: SitePair) -> int:
 def _is_out(run: Run, call: SitePair) -> bool:
     """Tell whether a call does not agree, or is given other values and makes up for it.
 
-    A norm makes the same of a tensor whatever it is multiplied with: what went into it tells.
+    A norm makes the same of a tensor whatever it is multiplied with: what went into it tells. Other calls that agree
+    may be given the same in another form.
     """
-    return not call.passed or bool(run.main_input(call))
+    return not call.passed or (call.is_norm and bool(run.main_input(call)))
 
 
 def _name(run: Run, out: SitePair) -> str:

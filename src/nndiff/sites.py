@@ -46,6 +46,11 @@ class SitePair:
         return self.pair.matched_by.startswith(PART)
 
     @property
+    def is_norm(self) -> bool:
+        """Tell whether it is of a norm, by the name of its class."""
+        return "norm" in str(self.reference.meta.get("class", "")).lower()
+
+    @property
     def passed(self) -> bool:
         """Tell whether the pair is the same."""
         return self.pair.verdict.passed

@@ -19,8 +19,6 @@ from nndiff.result import Finding
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.verdict import Verdict
 
-_NORMS = ("norm",)
-
 
 def recording_findings(
     run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
@@ -164,7 +162,7 @@ def _norms(run: Run) -> Iterator[Finding]:
     outer = {around for site in failing for around in ancestors(site.module)}
     # a composite that holds a failing module does not diverge on its own
     own = [site for site in failing if site.module not in outer and run.inputs_of(site) is State.IN]
-    if own and all(_is_norm(site) for site in own):
+    if own and all(site.is_norm for site in own):
         yield Finding(
             "norms-only",
             tuple(site.pair.name for site in own[:10]),
@@ -172,10 +170,6 @@ def _norms(run: Run) -> Iterator[Finding]:
             "compare eps, running statistics, train or eval mode, and the order of eps and square root",
             0.8,
         )
-
-
-def _is_norm(site: SitePair) -> bool:
-    return any(word in str(site.reference.meta.get("class", "")).lower() for word in _NORMS)
 
 
 def _early(run: Run, reference: Meta) -> Iterator[Finding]:

@@ -58,21 +58,17 @@ class NativeEngine:
 
     def measure(self, jobs: Iterable[Job], progress: Progress | None = None) -> Iterator[Metrics]:
         """Yield the metrics of each job."""
-        running: _Running | None = None
+        under_way: list[_Running] = []
         try:
             for pairs in _batches(jobs):
-                started = self._start(pairs)
-                if running:
-                    yield from self._finish(running, progress)
-                running = started
-                if not running.in_thread:
-                    yield from self._finish(running, progress)
-                    running = None
-            if running:
+                under_way.append(self._start(pairs))
+                while len(under_way) > 1 or (under_way and not under_way[-1].in_thread):
+                    yield from self._finish(under_way[0], progress)
+                    del under_way[0]
+            for running in under_way:
                 yield from self._finish(running, progress)
-                running = None
         finally:
-            if running:
+            for running in under_way:  # C reads on until it is done: what it reads must stay
                 running.wait()
 
     def _start(self, pairs: _Pairs) -> _Running:

@@ -19,7 +19,7 @@ def first_gradient(sites: Iterable[SitePair]) -> SitePair | None:
     """Return the first gradient that is out, in the order the backward pass made them; those at outputs first."""
     failing = [site for site in sites if is_gradient(site.reference) and not site.passed]
     at_outputs = [site for site in failing if site.slot == "grad_output"]
-    return min(at_outputs or failing, key=lambda site: site.reference.meta["order"], default=None)
+    return min(at_outputs or failing, key=lambda site: site.order, default=None)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Search:
         self._modules = {each.module for each in self._called}
         self._bad = {each.call for each in sites if each.slot == "grad_output" and not each.passed}
         reached = {each.reference.meta.get("forward") for each in self._good}
-        self._later = [each for each in self._called if each.reference.meta["order"] in reached]
+        self._later = [each for each in self._called if each.order in reached]
 
     def returned(self) -> Blame | None:
         """Return the composite that returned the very output: the gradient it was handed is good."""
@@ -111,12 +111,12 @@ class _Search:
         """
         if not any(each.call == self._site.call for each in self._good):
             return None
-        reached = {each.reference.meta.get("forward"): _order(each) for each in self._good}
+        reached = {each.reference.meta.get("forward"): each.order for each in self._good}
         inner = [each for each in self._later if self._is_in_the_call(each) and _of_unknown_origin(each)]
-        before = [each for each in inner if each.call not in self._bad and reached[_order(each)] < _order(self._site)]
+        before = [each for each in inner if each.call not in self._bad and reached[each.order] < self._site.order]
         if not before:
             return None
-        there = _owner(max(before, key=lambda each: reached[_order(each)]))
+        there = _owner(max(before, key=lambda each: reached[each.order]))
         output = self._site.pair.name.replace(":grad_output", ":output")
         why = f"the gradient at the output of {there} is in tolerance, that at {output}, reached after it, is out"
         what = f"the backward of {there}, of what {self._here} does before it, or of other code that takes {output}"
@@ -125,8 +125,8 @@ class _Search:
     def _is_in_the_call(self, each: SitePair) -> bool:
         """Tell whether a call is part of the one that returned the output, not of an earlier one of that module."""
         module, call = self._site.call
-        earlier = (_order(other) for other in self._called if other.module == module and other.call[1] < call)
-        return holds(self._site, each) and max(earlier, default=-1) < _order(each) < self._made
+        earlier = (other.order for other in self._called if other.module == module and other.call[1] < call)
+        return holds(self._site, each) and max(earlier, default=-1) < each.order < self._made
 
     def next(self) -> Blame | None:
         """Return what the first good gradient after this one says, in order of execution.
@@ -135,9 +135,9 @@ class _Search:
         to come from here is first.
         """
         good = (each for each in self._later if each.call not in self._bad)  # all that it returns
-        after = [each for each in good if _order(each) > self._made]
+        after = [each for each in good if each.order > self._made]
         composite = next((each for each in after if holds(each, self._site)), None)
-        before = [each for each in after if composite is None or _order(each) < _order(composite)]
+        before = [each for each in after if composite is None or each.order < composite.order]
         found = max(before, key=self._origin, default=None)  # the first of those that are told alike
         if found is None or self._origin(found) is Origin.ELSEWHERE:
             return None if composite is None else self._after(composite)
@@ -164,7 +164,7 @@ class _Search:
     @cached_property
     def _scope(self) -> SitePair | None:
         """Return the innermost composite that does not hand out the output: nothing outside it takes it."""
-        outer = [each for each in self._called if holds(each, self._site) and _order(each) > self._made]
+        outer = [each for each in self._called if holds(each, self._site) and each.order > self._made]
         handing = {each.call for each in outer if self._handed.same(each)}
         return next((each for each in outer if each.call not in handing), None)
 
@@ -173,7 +173,7 @@ class _Search:
         scope = self._scope
         if scope is None or not self._origins:
             return True
-        inner = [each for each in self._called if holds(scope, each) and self._made < _order(each) < _order(scope)]
+        inner = [each for each in self._called if holds(scope, each) and self._made < each.order < scope.order]
         if not any(same(each.reference, scope.reference) for each in inner):
             return True  # what it returns is made by its own code
         whole = [each for each in inner if not holds(each, self._site) and not self._is_in_another(each)]
@@ -220,10 +220,6 @@ def _told(takers: Sequence[SitePair]) -> str:
 
 def _owner(site: SitePair) -> str:
     return site.pair.name.partition(":")[0]
-
-
-def _order(site: SitePair) -> int:
-    return int(site.reference.meta["order"])
 
 
 def _of_unknown_origin(site: SitePair) -> bool:

@@ -14,16 +14,12 @@ if TYPE_CHECKING:
 def around(run: Run, site: SitePair) -> dict[str, Any]:
     """Say, for a composite module, between which of its inner calls the difference comes in."""
     calls = [each for each in run.sites if each.slot == "output" and holds(site, each)]
-    inner = [each for each in calls if _order(each) < _order(site)]
+    inner = [each for each in calls if each.order < site.order]
     if site.slot != "output" or not inner:
         return {}
     first_out = next((number for number, each in enumerate(inner) if _is_out(run, each)), len(inner))
     after = inner[first_out - 1].pair.name if first_out else ""
     return {"after": after, "before": _name(run, inner[first_out]) if first_out < len(inner) else ""}
-
-
-def _order(site: SitePair) -> int:
-    return int(site.reference.meta["order"])
 
 
 def _is_out(run: Run, call: SitePair) -> bool:

@@ -15,10 +15,13 @@ from nndiff.align.sites import GUESSED
 from nndiff.idle import Idle
 from nndiff.names import plural
 from nndiff.recorded import is_inner_slot
-from nndiff.result import Finding, Leftover, Pair, PairSite, Rearranged
+from nndiff.result import Finding, Leftover, Pair, Rearranged
 from nndiff.verdict import Verdict
 
 Orders = Collection[int]  # of pairs
+
+RESTRUCTURED = "restructured"
+IN_ANOTHER_FORM = "in another form on the other side; not compared"  # the hint of what counts no longer
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ class _Known:
 
     def __init__(self, excuses: Excuses, failing: Orders, lying: Orders) -> None:
         out = [(pair, site) for pair, site in excuses.outputs if pair.order in failing]
-        apart = {_call(site) for pair, site in out if pair.order not in lying}
-        agreeing = {_call(site) for _, site in excuses.outputs} - apart  # what only lies otherwise agrees
+        apart = {site.called for pair, site in out if pair.order not in lying}
+        agreeing = {site.called for _, site in excuses.outputs} - apart  # what only lies otherwise agrees
         self._excuses, self._failing, self._lying, self._agreeing = excuses, failing, lying, agreeing
-        self._confirmed = {site.modules for _, site in excuses.outputs if _call(site) in agreeing}
+        self._confirmed = {site.modules for _, site in excuses.outputs if site.called in agreeing}
         self.doubtful = {fused_layer(pair) for pair, _ in out} - {""}
 
     def explains(self, pair: Pair) -> bool:
@@ -90,7 +93,7 @@ class _Known:
         """
         guessed = GUESSED in pair.matched_by and not (pair.is_owned and self._belong(pair))
         # a mask of truths or of numbers, of most inputs only a few elements: what their module makes of them tells
-        in_another_form = pair.slot == "input" and pair.site is not None and _call(pair.site) in self._agreeing
+        in_another_form = pair.slot == "input" and pair.site is not None and pair.site.called in self._agreeing
         wrong_guess = guessed or fused_layer(pair) in self.doubtful
         return wrong_guess or in_another_form or self.lies_otherwise(pair)
 
@@ -115,10 +118,6 @@ class _Known:
 
 def _modules(pair: Pair) -> tuple[str, str]:
     return pair.site.modules if pair.site else ("", "")
-
-
-def _call(site: PairSite) -> tuple[str, int]:
-    return site.modules[0], site.call
 
 
 def fused_layer(pair: Pair) -> str:

@@ -36,7 +36,7 @@ class Idle:
         for pair in pairs:
             if pair.slot == "output" and pair.site:
                 module = pair.site.modules[0]
-                self._outputs.setdefault((module, pair.site.call), []).append(pair)
+                self._outputs.setdefault(pair.site.called, []).append(pair)
                 self._ran[module] = min(pair.order, self._ran.get(module, pair.order))
         self._whole = not any(_is_leaf(left) for left in leftovers)  # no gradient is lost on one side
         self._owners: dict[str, list[_Says]] = {}
@@ -48,7 +48,7 @@ class Idle:
         """Tell whether a gradient that differs is one at an inner output, and nothing that it flows into differs."""
         if pair.slot != "grad_output" or not (pair.inside and pair.site and _may_be_masked(pair)):
             return False
-        outputs = self._outputs.get((pair.site.modules[0], pair.site.call), [])
+        outputs = self._outputs.get(pair.site.called, [])
         forward = bool(outputs) and not any(each.order in failing for each in outputs)
         kept = self._whole and not any(leaf.order in failing for leaf in self._leaves)
         return forward and kept and self._is_proven(pair.site.modules[0], max(each.order for each in outputs))

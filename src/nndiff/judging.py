@@ -7,17 +7,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from nndiff.excuses import FUSED, IDLE, Excuses, Orders, Ruling, listed, rearranged, told
+from nndiff.excuses import FUSED, IDLE, IN_ANOTHER_FORM, RESTRUCTURED, Excuses, Orders, Ruling, listed, rearranged, told
 from nndiff.judge import UNPROVEN
 from nndiff.misnamed import MISLED, is_explained, misnamed
 from nndiff.result import Comparison, Finding, Leftover, Pair, rejudged, tolerance_of
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
-RESTRUCTURED = "restructured"
 UNDECIDED = "whether what differs inside is excused at this tolerance"
 _WAY_OUT = "the saved numbers do not tell: compare the sources again"
-_HINT = "in another form on the other side; not compared"
 
 
 class Scales:
@@ -267,15 +265,15 @@ class _Case:
             if not _is_reformed(left, self.latent):
                 yield left
             elif ruling.agreed:
-                yield replace(left, counts=False, hint=_HINT)
+                yield replace(left, counts=False, hint=IN_ANOTHER_FORM)
             else:
-                yield replace(left, counts=True, hint="" if left.hint == _HINT else left.hint)
+                yield replace(left, counts=True, hint="" if left.hint == IN_ANOTHER_FORM else left.hint)
 
     def _listed(self, ruling: Ruling, known: Orders) -> Iterator[Leftover]:
         aside = (pair for pair in self.excuses.pairs if pair.order in ruling.aside)
         for left in listed(aside, ruling.idle, known):
             reformed = left.counts and _is_reformed(left, self.latent)
-            yield replace(left, counts=False, hint=_HINT) if reformed else left
+            yield replace(left, counts=False, hint=IN_ANOTHER_FORM) if reformed else left
 
     def _told(self, ruling: Ruling, known: Orders, passed: bool) -> Iterator[Finding]:
         """Yield what was found, as far as it holds at another tolerance, and what the ruling tells."""

@@ -62,8 +62,9 @@ def compare(
         "progress": progress,
     }
     running = {"seed": seed, "backward": backward, "loss": loss, "mode": mode, "dropout": dropout}
-    if inputs is None and any(map(_is_module, candidates)) and _run_of(reference):
-        inputs, running = _as_recorded(_run_of(reference), running)
+    recorded = _run_of(reference) if inputs is None and any(map(_is_module, candidates)) else ""
+    if recorded:
+        inputs, running = _as_recorded(recorded, running)
     if inputs is None:
         if backward or loss or mode or dropout:
             raise UsageError("backward, loss, mode and dropout are about running models: give inputs=... too")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nndiff.excuses import Excuses, Orders, Ruling
-from nndiff.names import plural
+from nndiff.names import first_few, plural
 from nndiff.result import Leftover, Pair, outside_agrees
 
 Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the candidate
@@ -52,6 +52,5 @@ def is_no_more(leftovers: Iterable[Leftover], before: Iterable[Leftover]) -> boo
 
 def note(moved: Sequence[tuple[str, str]]) -> str:
     """Return what is said of layers that were paired by what they do."""
-    told = [f"{one} with {other}" for one, other in moved[:3]]
-    more = f" and {len(moved) - 3:,} more" if len(moved) > 3 else ""
-    return f"{MISLED}{plural(len(moved), 'layer')} paired by what they do ({', '.join(told)}{more})"
+    told = first_few([f"{one} with {other}" for one, other in moved])
+    return f"{MISLED}{plural(len(moved), 'layer')} paired by what they do ({told})"

@@ -153,5 +153,11 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
+def first_few(texts: Sequence[str], most: int = 3, between: str = ", ") -> str:
+    """Return the first few texts, and how many more there are."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
+
+
 def _escape(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")

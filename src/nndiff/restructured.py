@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from nndiff.align.calls import Paired, Regions
 from nndiff.align.fused import PART
+from nndiff.excuses import IN_ANOTHER_FORM, RESTRUCTURED
 from nndiff.names import listed, plural
 from nndiff.recorded import is_owned
 from nndiff.recording.events import Stats
@@ -30,7 +31,6 @@ Sources = tuple[Source, Source]
 UNLIKE = "may be there in another form on the other side; not shown to be the same"
 
 _SIDES = ("reference", "candidate")
-_HINT = "in another form on the other side; not compared"
 _ALIKE = 1e-3  # how far sums over all elements may be apart, relatively, by rounding alone
 _NOISE = 1e-6  # of the largest gradient without a partner: less than that is nothing
 _MOST_TRIED = 2000  # ways to put tensors together that are tried for one
@@ -80,7 +80,7 @@ def without_restructured(
         all_else = len(shown.same) == len(counting)
         findings = _finding(shown.same, all_else, harmless=not asked), *findings
     hints = {id(each.left): UNLIKE for each in shown.unlike}
-    hints |= {} if asked else {id(each.left): _HINT for each in shown.same}
+    hints |= {} if asked else {id(each.left): IN_ANOTHER_FORM for each in shown.same}
     return [_told(left, hints.get(id(left))) for left in leftovers], findings
 
 
@@ -120,7 +120,8 @@ def _shown(lost: Sequence[_Lost], sites: Sequence[SitePair], sources: Sources) -
     wrong = [group.lost for group, shown in normed if not shown and (shown is False or len(group.lost) > len("gv"))]
     same += [each for each in _without(lost, (*same, *_all(wrong))) if _original_of(each, regions) in compared]
     found = _in_another_form(_without(lost, same), regions, lambda one, other: _alike(one, other, noise))
-    mixed = {id(each) for group in wrong for each in group if set(map(id, group)) - set(map(id, _all(found)))}
+    formed = set(map(id, _all(found)))
+    mixed = {id(each) for group in wrong for each in group if set(map(id, group)) - formed}
     same += _all(part for part in found if not mixed & set(map(id, part)))
     rest = _without(lost, same)
     doubted = [each for each in rest if id(each) in mixed]
@@ -320,7 +321,7 @@ def _unlike(shown: _Shown) -> Iterator[Finding]:
     why, way_out = (_TOO_LITTLE, _KEEP_MORE) if shown.unknown else (_NOT_THE_SAME, _PAIR)
     where = tuple(name for _, names in sides for name in names)
     confidence = 0.6 if shown.unknown else 0.8
-    yield Finding("restructured", where, f"{who} have no partner, and {why}", way_out, confidence)
+    yield Finding(RESTRUCTURED, where, f"{who} have no partner, and {why}", way_out, confidence)
 
 
 _NOT_THE_SAME = "are not the same in any other form that is known (cut, stacked, weight norm)"
@@ -338,7 +339,7 @@ def _alone(alone: Sequence[_Lost], sites: Iterable[SitePair]) -> Iterator[Findin
         ]
         if names:
             yield Finding(
-                "restructured",
+                RESTRUCTURED,
                 tuple(names),
                 f"{listed(names)} of the {side} have no partner, and the {_SIDES[1 - number]} has nothing left that "
                 "they may be in another form",
@@ -357,7 +358,7 @@ def _finding(same: Sequence[_Lost], all_else: bool, harmless: bool) -> Finding:
     counts = f"{plural(sides[0], 'tensor')} of the reference and {sides[1]:,} of the candidate"
     around = "; all around them agrees" if all_else else ""
     return Finding(
-        "restructured",
+        RESTRUCTURED,
         tuple(each.left.name for each in same),
         f"parameters in another form: {counts} have no partner and were not compared{around}",
         "compare the weights themselves with nndiff diff, after bringing them into one form",

@@ -74,6 +74,11 @@ class PairSite:
     wholes: tuple[Shape, Shape]  # shapes of what they are stretches of; their own where they are none
     layout: Rearranged | None = None
 
+    @property
+    def called(self) -> tuple[str, int]:
+        """Return which call of which module it is of, by the reference."""
+        return self.modules[0], self.call
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nndiff.names import first_few
 from nndiff.planning import Plan
 from nndiff.recorded import is_final
 from nndiff.tensors import TensorRef
-
-_SHOWN = 3
 
 
 def returned_otherwise(plan: Plan) -> Iterator[str]:
@@ -17,9 +16,8 @@ def returned_otherwise(plan: Plan) -> Iterator[str]:
     moved = [(_place(each.meta["path"]), _place(other.meta["path"])) for each, other in finals]
     apart = [f"{here} -> {there}" for here, there in moved if here != there]
     if apart:
-        more = f" and {len(apart) - _SHOWN:,} more" if len(apart) > _SHOWN else ""
         form = "another order: who takes them by their place gets others" if _turned(finals) else "another form"
-        yield f"final outputs are returned in {form}, reference -> candidate: {', '.join(apart[:_SHOWN])}{more}"
+        yield f"final outputs are returned in {form}, reference -> candidate: {first_few(apart)}"
 
 
 def _turned(finals: Sequence[tuple[TensorRef, TensorRef]]) -> bool:

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nndiff.judge import judge
 from nndiff.stats import ENVELOPE_RTOLS, Job, Metrics, get_engine
 from nndiff.stats.metrics import NAN
@@ -124,11 +122,8 @@ def sketch_of(tensor: TensorRef) -> TensorRef | None:
     if places.size == tensor.count:
         return tensor
 
-    def taken() -> MemoryData:
-        pieces = [tensor.read(place, place + 1) for place in places.tolist()]
-        return MemoryData(np.concatenate(pieces))
-
-    return replace(tensor, shape=(places.size,), data=LateData(taken), storage_id=None, meta={})
+    taken = LateData(lambda: MemoryData(tensor.take(places.tolist())))
+    return replace(tensor, shape=(places.size,), data=taken, storage_id=None, meta={})
 
 
 def stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:

@@ -36,6 +36,11 @@ class SitePair:
         return self.module, int(self.reference.meta["call"])
 
     @property
+    def order(self) -> int:
+        """Return when it was taken, as the reference counts."""
+        return int(self.reference.meta["order"])
+
+    @property
     def inside(self) -> bool:
         """Tell whether it is of something inside the model, which another implementation may do otherwise."""
         return is_inner(self.reference) or is_owned(self.reference)

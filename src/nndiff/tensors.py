@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -169,6 +169,10 @@ class TensorRef:
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return raw elements from start to stop, flat, in C order."""
         return self.data.read(start, stop)
+
+    def take(self, places: Iterable[int]) -> NDArray[Any]:
+        """Return raw elements at some places, flat."""
+        return np.concatenate([self.read(place, place + 1) for place in places])
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
         """Yield the raw elements in flat blocks."""

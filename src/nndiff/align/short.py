@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,16 +118,12 @@ def _elements(tensor: TensorRef) -> Numbers | None:
     step = 1 if tensor.count <= _WHOLE else _THINNED
     if not tensor.missing:
         places = sketch_positions(tensor.count)[::step]
-        raw = tensor.read(0, tensor.count) if step == 1 else _read(tensor, places.tolist())
+        raw = tensor.read(0, tensor.count) if step == 1 else tensor.take(places.tolist())
     elif isinstance(sketch, TensorRef):
         raw = sketch.read(0, sketch.count)[::step]
     else:
         return None
     return tensor.dtype.decode(raw).astype(np.float64)
-
-
-def _read(tensor: TensorRef, places: Sequence[int]) -> NDArray[Any]:
-    return np.concatenate([tensor.read(place, place + 1) for place in places])
 
 
 def _elements_apart(ours: Sequence[_Value], theirs: Sequence[_Value]) -> Numbers:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from nndiff.divergence import Run
 from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.lost import SIDES
-from nndiff.names import ancestors
+from nndiff.names import ancestors, first_few
 from nndiff.result import Finding
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
@@ -84,7 +84,7 @@ def _in_place(sides: _Sides, number: int, until: float, harmless: bool) -> Itera
     unused = _outermost(name for name in other.calls if side.is_unused(name) and other.kind(name) in kinds)
     if more and (unused or not harmless):
         told = [f"{name} is {_often(sides, name)}" for name in more[:_SHOWN]]
-        told += [f"{_listed(unused)} {_are(unused)} never called by the {SIDES[number]}"] if unused else []
+        told += [f"{first_few(unused)} {_are(unused)} never called by the {SIDES[number]}"] if unused else []
         yield Finding(
             "called-otherwise",
             (*more, *unused),
@@ -109,7 +109,7 @@ def _left_out(run: Run, sides: _Sides, until: _Until) -> Iterator[Finding]:
             yield Finding(
                 "called-otherwise",
                 tuple(missing),
-                f"{_listed(missing)} {_are(missing)} called by the {SIDES[1 - number]} "
+                f"{first_few(missing)} {_are(missing)} called by the {SIDES[1 - number]} "
                 f"and never by the {SIDES[number]}",
                 "call it there too, or look for what does its work",
                 0.7,
@@ -139,7 +139,7 @@ def _by_partners(run: Run, sides: _Sides, until: float, harmless: bool) -> Itera
                 "called-otherwise",
                 (name, *partners[name]),
                 f"{name} of the {SIDES[number]} is called {_times(side.times(name))}, in place of "
-                f"{_listed(partners[name])} of the {SIDES[1 - number]}",
+                f"{first_few(partners[name])} of the {SIDES[1 - number]}",
                 "" if harmless else "give it layers of its own, or share one on both sides",
                 0.8,
                 harmless,
@@ -190,8 +190,3 @@ def _times(number: int) -> str:
 
 def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

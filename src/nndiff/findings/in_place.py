@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.divergence import Run
-from nndiff.handed import holds, links
+from nndiff.handed import holds, is_inside, links
 from nndiff.lost import SIDES
+from nndiff.names import first_few
 from nndiff.result import Finding
 from nndiff.shortcuts import sketch_of
 from nndiff.sites import SitePair
@@ -21,7 +22,6 @@ from nndiff.tensors import TensorRef
 _REPAIR = "keep it: use what is not in place there (relu, inplace=False), or clone() it first"
 _MOST_READ = 16  # places that are looked at for what was written
 _ALIKE = 1e-3
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def in_place_findings(run: Run, first: SitePair | None) -> Iterator[Finding]:
     if first is None or first.slot != "output":
         return
     writes = [
-        write for write in _writes(run) if _is_inside(write.after, (first.reference, first.candidate)[write.number])
+        write for write in _writes(run) if _is_taken_in(write.after, (first.reference, first.candidate)[write.number])
     ]
     proven = [(write, proof) for write in writes if (proof := _taken(run, write) or _passed_on(run, write, first))]
     for write, proof in proven:
@@ -65,11 +65,10 @@ def in_place_findings(run: Run, first: SitePair | None) -> Iterator[Finding]:
 
 
 def _possible(writes: Sequence[_Write]) -> Finding:
-    told = "; ".join(write.text for write in writes[:_SHOWN])
-    more = f" and {len(writes) - _SHOWN:,} more" if len(writes) > _SHOWN else ""
+    told = first_few([write.text for write in writes], between="; ")
     what = "it" if len(writes) == 1 else "them"
     where = tuple(write.site.pair.name for write in writes)
-    return Finding("in-place", where, f"{told}{more}: code that uses {what} again is given other values", _REPAIR, 0.4)
+    return Finding("in-place", where, f"{told}: code that uses {what} again is given other values", _REPAIR, 0.4)
 
 
 def _writes(run: Run) -> Iterator[_Write]:
@@ -96,10 +95,10 @@ def _written(tensors: Mapping[int, TensorRef]) -> dict[int, TensorRef]:
     return found
 
 
-def _is_inside(tensor: TensorRef, output: TensorRef) -> bool:
+def _is_taken_in(tensor: TensorRef, output: TensorRef) -> bool:
     """Tell whether a tensor was taken while the module ran that returned an output."""
     module, around = str(tensor.meta["module"]), str(output.meta["module"])
-    inside = module == around or module.startswith(f"{around}." if around else "")
+    inside = module == around or is_inside(module, around)
     return bool(inside and tensor.meta["order"] < output.meta["order"])
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nndiff.findings.rearranged import Array, Sides, Way, in_order, merges, rearranged
 from nndiff.recorded import is_gradient
-from nndiff.result import Finding
 from nndiff.shortcuts import stats_apart
 from nndiff.sites import SitePair
 from nndiff.tensors import Shape, TensorRef
@@ -69,22 +68,6 @@ def _layout(site: SitePair, seen: list[Way]) -> Layout | None:
     if way not in seen:
         seen.append(way)
     return _told(way)
-
-
-def layout_findings(
-    sites: Sequence[SitePair], found: Mapping[int, Layout], harmless: bool = False
-) -> Iterator[Finding]:
-    """Yield one finding for each way of rearranging, with all the places it is needed at."""
-    grouped: dict[tuple[str, str], list[SitePair]] = {}
-    for site in sites:
-        layout = found.get(site.pair.order)
-        if layout is not None:
-            grouped.setdefault((layout.cause, layout.how), []).append(site)
-    for (cause, _), alike in grouped.items():
-        layout = found[alike[0].pair.order]
-        where = tuple(site.pair.name for site in alike)
-        repair = "" if harmless else layout.repair
-        yield Finding(cause, where, layout.evidence, repair, layout.confidence, harmless)
 
 
 def _worth_a_look(site: SitePair) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from nndiff.divergence import Run
 from nndiff.findings.modules import Meta
 from nndiff.lost import SIDES
-from nndiff.names import plural
+from nndiff.names import first_few, plural
 from nndiff.result import Finding
 from nndiff.tensors import TensorRef
 
@@ -44,8 +44,7 @@ def _place(tensor: TensorRef) -> str:
 
 def _listed(places: Mapping[str, int]) -> str:
     told = [f"{place} ({plural(many, 'tensor')})" if many > 1 else place for place, many in places.items()]
-    more = f" and {len(told) - _SHOWN:,} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
+    return first_few(told)
 
 
 def _repair(places: Mapping[str, int]) -> str:

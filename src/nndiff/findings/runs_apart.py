@@ -6,10 +6,11 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from nndiff.divergence import Run, State, attribute_changes
+from nndiff.excuses import rearranged
 from nndiff.findings.called import called_findings
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.in_place import in_place_findings
-from nndiff.findings.layout import Layout, layout_findings
+from nndiff.findings.layout import Layout
 from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
@@ -51,7 +52,7 @@ def _apart(
     yield from called_findings(run, first, reference, candidate, harmless=False)
     yield from in_place_findings(run, first)
     yield from _shapes(run, moved)
-    yield from layout_findings(run.sites, moved)
+    yield from rearranged([site.pair for site in run.sites], moved, harmless=False)
     yield from _norms(run)
     yield from _early(run, reference)
     yield from gradient_findings(run)

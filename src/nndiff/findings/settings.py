@@ -7,10 +7,9 @@ from typing import Any
 
 from nndiff.divergence import Run, attribute_changes
 from nndiff.findings.modules import Meta, module_tree
-from nndiff.names import counted
+from nndiff.names import counted, first_few
 from nndiff.verdict import Verdict
 
-_SHOWN = 3
 _NO_SETTINGS = ("name", "path", "label", "version", "training")  # in their names; of modes others tell
 
 
@@ -21,9 +20,8 @@ def idle_settings(run: Run, reference: Meta, candidate: Meta) -> Iterator[str]:
         found.setdefault((name, str(one), str(other)), []).append(module)
     told = [_told(name, one, other, modules) for (name, one, other), modules in found.items()]
     if told:
-        more = f" and {len(told) - _SHOWN:,} more" if len(told) > _SHOWN else ""
         effect = "here" if _identical(run, {each for some in found.values() for each in some}) else "out of tolerance"
-        yield f"settings that differ, without effect {effect}: {', '.join(told[:_SHOWN])}{more}"
+        yield f"settings that differ, without effect {effect}: {first_few(told)}"
 
 
 def _changes(run: Run, reference: Meta, candidate: Meta) -> Iterator[tuple[str, str, list[Any]]]:

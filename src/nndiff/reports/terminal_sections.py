@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from nndiff.names import printable
+from nndiff.names import first_few, printable
 from nndiff.reports import ReportOptions, wording
 from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
 from nndiff.reports.terminal_parts import LABEL, OUTCOME_STYLES, STYLES, Section, entry, more, name_width
@@ -251,9 +251,8 @@ def _finding(finding: Finding, about: str) -> RenderableType:
     title = Text("  finding  ", "dim").append(printable(finding.cause), "not dim bold")
     title.append(f" ({finding.confidence:.0%} sure{harmless})", "dim")
     title.append(f" {printable(about)}" if about else "")
-    where = ", ".join(printable(name, 60) for name in finding.where[:3])
-    more = f" and {len(finding.where) - 3:,} more" if len(finding.where) > 3 else ""
-    facts = [("where", where + more), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
+    where = first_few([printable(name, 60) for name in finding.where])
+    facts = [("where", where), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
     return Group(title, *(Padding(entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
 
 

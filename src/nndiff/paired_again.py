@@ -10,12 +10,14 @@ from nndiff.align.sites import align_sites
 from nndiff.excuses import Excuses
 from nndiff.findings.modules import has_weights, module_tree
 from nndiff.measuring import Row, measured
-from nndiff.misnamed import Modules, is_explained, is_no_more, misnamed, note
+from nndiff.misnamed import Modules, is_explained, is_no_more, misnamed, note, of_other_classes
 from nndiff.planning import Plan, Rules, filtered, settled
 from nndiff.result import Leftover, Pair
 from nndiff.rewrites import lies
 from nndiff.sites import SitePair
 from nndiff.tolerance import Tolerance
+
+_FAR = 10  # so many times smaller, a difference is not the one that names showed
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,20 @@ class Judged:
         lying = lies([SitePair(pair, row.reference, row.candidate) for row, pair in both])
         return is_explained(excuses, excuses.ruling(failing, lying), failing)
 
+    @cached_property
+    def outputs(self) -> list[Pair]:
+        """Return the pairs of outputs."""
+        return [pair for pair in self.pairs if pair.slot == "output" and pair.site]
+
     @property
+    def worst(self) -> float:
+        """Return the smallest tolerance at which all outputs pass."""
+        return max((pair.passes_at for pair in self.outputs), default=0.0)
+
+    @cached_property
     def partners(self) -> dict[tuple[str, str], None]:
         """Return the modules whose outputs are paired, in order."""
-        return dict.fromkeys(pair.site.modules for pair in self.pairs if pair.slot == "output" and pair.site)
+        return dict.fromkeys(pair.site.modules for pair in self.outputs if pair.site)
 
     @cached_property
     def alone(self) -> frozenset[tuple[str, str]]:
@@ -60,27 +72,47 @@ class Judged:
 
 def paired_again(named: Judged, tolerance: Tolerance, rules: Rules) -> Judged:
     """Return the pairs of one candidate, by what layers do where names mislead."""
-    modules = misnamed(named.pairs, named.leftovers)
+    agreeing = misnamed(named.pairs, named.leftovers)
+    modules = agreeing or of_other_classes(named.pairs, named.leftovers)
     if modules is None or named.is_explained:
         return named
-    other = _by_what_they_do(named.plan, modules, tolerance, rules)
-    moved = [both for both in other.partners if both not in named.partners]
-    if not moved or not _explains_more(other, named):
+    plan = _by_what_they_do(named.plan, modules, rules)
+    rows = list(plan.rows())
+    moved = [row for row in rows if _is_output(row) and _modules(row) not in named.partners]
+    if not moved or not (agreeing or all(map(_of_one_class, moved))):
         return named
-    return replace(other, plan=replace(other.plan, notes=(*other.plan.notes, note(moved))))
+    other = Judged(plan, rows, measured(rows, tolerance))
+    if not _leaves_nobody_out(other, named) or not (other.is_explained if agreeing else _fits_better(other, named)):
+        return named
+    return replace(other, plan=replace(plan, notes=(*plan.notes, note(list(dict.fromkeys(map(_modules, moved)))))))
 
 
-def _by_what_they_do(plan: Plan, modules: Modules, tolerance: Tolerance, rules: Rules) -> Judged:
+def _by_what_they_do(plan: Plan, modules: Modules, rules: Rules) -> Plan:
     found, notes = filtered(align_sites(plan.reference.tensors, plan.candidate.tensors, misnamed=modules), rules)
-    other = settled(replace(plan, alignment=found, notes=notes))
-    rows = list(other.rows())
-    return Judged(other, rows, measured(rows, tolerance))
+    return settled(replace(plan, alignment=found, notes=notes))
 
 
-def _explains_more(other: Judged, named: Judged) -> bool:
-    """Tell whether all is explained now, no more is without a partner, and nobody's work is left undone.
+def _is_output(row: Row) -> bool:
+    return row.reference.meta.get("slot") == "output"
+
+
+def _modules(row: Row) -> tuple[str, str]:
+    return str(row.reference.meta["module"]), str(row.candidate.meta["module"])
+
+
+def _of_one_class(row: Row) -> bool:
+    return bool(row.reference.meta.get("class") == row.candidate.meta.get("class"))
+
+
+def _leaves_nobody_out(other: Judged, named: Judged) -> bool:
+    """Tell whether no more is without a partner, and no layer with weights that had one.
 
     A norm that is folded into the layer before it leaves that one, with its weights, alone: then that one differs.
     """
-    paired = is_no_more(other.leftovers, named.leftovers) and other.alone <= named.alone
-    return paired and other.is_explained
+    return is_no_more(other.leftovers, named.leftovers) and other.alone <= named.alone
+
+
+def _fits_better(other: Judged, named: Judged) -> bool:
+    """Tell whether more layers agree, or as many and the others differ far less."""
+    passing, before = (sum(pair.verdict.passed for pair in each.outputs) for each in (other, named))
+    return passing > before or (passing == before and _FAR * other.worst <= named.worst)

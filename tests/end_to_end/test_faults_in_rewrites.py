@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
-from zoo import Slightly
 
 import nndiff
+from gradients import slightly
 
 INPUT = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(3))
 
@@ -144,7 +144,7 @@ def gradient_of_norm(block):
 
 def backward_of_activation(block):
     plain = block.act.forward
-    block.act.forward = lambda x: plain(Slightly.apply(x))
+    block.act.forward = lambda x: plain(slightly(x))
 
 
 REWRITES = (torch_attention, padded, convolution, kernel, time_first)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from zoo import ZOO, Slightly, built
+from zoo import ZOO, built
 
 import nndiff
+from gradients import slightly
 from nndiff.recording.record import record
 
 
@@ -60,7 +61,7 @@ def test_a_fault_in_the_code_of_a_composite_is_found_there(references, tmp_path)
 
 def test_gradients_that_part_while_outputs_agree_are_told(references, tmp_path):
     broken = built("llama")
-    broken.model.layers[1].register_forward_hook(lambda module, args, output: Slightly.apply(output))
+    broken.model.layers[1].register_forward_hook(lambda module, args, output: slightly(output))
     record(broken, ZOO["llama"].inputs(), path=tmp_path / "broken.nnrec", backward=True)
     result = nndiff.compare(references["llama"], tmp_path / "broken.nnrec")
     assert result.verdict == "different"
@@ -74,7 +75,7 @@ class _BadGelu(torch.nn.Module):
     """Right forward, wrong backward."""
 
     def forward(self, value):
-        return torch.nn.functional.gelu(Slightly.apply(value))
+        return torch.nn.functional.gelu(slightly(value))
 
 
 def test_a_wrong_backward_is_blamed_on_the_module_it_is_in(tmp_path):

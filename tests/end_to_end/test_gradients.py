@@ -9,9 +9,9 @@ import pytest
 import torch
 from test_saved_outputs import old_script
 from torch import nn
-from zoo import Slightly
 
 import nndiff
+from gradients import slightly, with_gradient
 from nndiff.errors import ModelError
 from nndiff.reports import ReportOptions, get_report
 from nndiff.verdict import Verdict
@@ -45,7 +45,7 @@ class Net(nn.Module):
 
 class Wrong(nn.Linear):
     def forward(self, x):
-        return super().forward(Slightly.apply(x))
+        return super().forward(slightly(x))
 
 
 def wrong_layer(between=lambda x: x):
@@ -68,20 +68,17 @@ def causes(result):
     return {finding.cause for finding in result.findings}
 
 
-class Unseen(Slightly):
+def unseen(tensor):
     """Hand on what is given as it is: nothing of it is seen in the forward pass."""
-
-    @staticmethod
-    def forward(ctx, value):
-        return value.view_as(value)
+    return with_gradient(tensor, lambda grad: grad * 1.1, copied=False)
 
 
 # what is done between two layers of the reference, of the candidate, and what is said
 BETWEEN = {
-    "straight there": (lambda x: x, Slightly.apply, "between part.a and part.b in the candidate, or of part.b"),
-    "an identity there": (lambda x: x, Unseen.apply, "between part.a and part.b in the candidate, or of part.b"),
-    "a copy there": (torch.clone, Slightly.apply, "between part.a and part.b in the reference and the candidate"),
-    "a function there": (torch.tanh, lambda x: Slightly.apply(torch.tanh(x)), "part.b or of what is done in between"),
+    "straight there": (lambda x: x, slightly, "between part.a and part.b in the candidate, or of part.b"),
+    "an identity there": (lambda x: x, unseen, "between part.a and part.b in the candidate, or of part.b"),
+    "a copy there": (torch.clone, slightly, "between part.a and part.b in the reference and the candidate"),
+    "a function there": (torch.tanh, lambda x: slightly(torch.tanh(x)), "part.b or of what is done in between"),
 }
 
 
@@ -100,7 +97,7 @@ def test_a_wrong_backward_of_a_layer_is_blamed_on_it_where_it_takes_the_output_i
 
 
 def test_a_wrong_backward_after_the_last_layer_is_blamed_on_the_model():
-    first = compared(Net(), Net(after=Slightly.apply)).first_divergence
+    first = compared(Net(), Net(after=slightly)).first_divergence
     assert (first["name"], first["module"]) == ("head:grad_output", "(model)")
     assert "what (model) does after head" in first["why"]
 
@@ -139,7 +136,7 @@ class Blocks(nn.Module):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_wrong_backward_inside_what_returns_a_second_output_is_not_blamed_on_what_follows(shared):
-    first = compared(Blocks(shared=shared), Blocks(Slightly.apply, shared)).first_divergence
+    first = compared(Blocks(shared=shared), Blocks(slightly, shared)).first_divergence
     number, call = (0, "@1") if shared else (1, "")
     assert first["name"] == f"attentions.{number}{call}:grad_output.1"
     assert first["module"] == f"attentions.{number}"
@@ -173,7 +170,7 @@ class Skipping(nn.Module):
 POOL, SCALE = {"pool": nn.Sigmoid()}, {"scale": nn.Tanh()}
 
 
-@pytest.mark.parametrize("skip", [torch.detach, Slightly.apply], ids=["cut", "scaled"])
+@pytest.mark.parametrize("skip", [torch.detach, slightly], ids=["cut", "scaled"])
 @pytest.mark.parametrize(("reference", "candidate"), [(SCALE, SCALE), (SCALE, {}), ({}, SCALE), (POOL, {}), ({}, POOL)])
 def test_a_wrong_backward_past_the_next_layer_is_not_said_to_lie_before_it(skip, reference, candidate):
     first = compared(Skipping(**reference), Skipping(skip, **candidate)).first_divergence
@@ -334,7 +331,7 @@ def test_rounding_is_forgiven_on_the_scale_of_what_was_summed(size):
     compare = {"inputs": signal, "backward": True, "mode": "train", "loss": lambda y: size * y.square().sum()}
     reference = Normed(nn.functional.silu)
     assert nndiff.compare(reference, Normed(lambda x: x * x.sigmoid()), **compare).exit_code == 0
-    wrong = nndiff.compare(reference, Normed(nn.functional.silu, Slightly.apply), **compare)
+    wrong = nndiff.compare(reference, Normed(nn.functional.silu, slightly), **compare)
     assert [each.name for each in wrong.pairs if each.verdict is Verdict.DIFFERENT] == ["after.bias:param_grad"]
 
 

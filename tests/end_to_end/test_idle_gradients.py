@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 from torch import nn
-from zoo import Slightly
 
 import nndiff
+from gradients import slightly, with_gradient
 from nndiff.reports import ReportOptions, get_report
 
 INPUT = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1))
@@ -146,7 +146,7 @@ class Wrong(Twice):
     """Hand on a gradient that is wrong everywhere."""
 
     def forward(self, x):
-        return self.rest(Slightly.apply(self.act(self.up(x) * MASK)))
+        return self.rest(slightly(self.act(self.up(x) * MASK)))
 
 
 def test_a_wrong_gradient_that_comes_to_a_parameter_is_a_difference():
@@ -171,7 +171,7 @@ class Faint(Twice):
 
     def forward(self, x):
         x = self.act(x + 1e-12 * self.up(x))
-        return self.rest(Slightly.apply(x) if self.wrong[0] else x)
+        return self.rest(slightly(x) if self.wrong[0] else x)
 
 
 def test_gradients_that_are_noise_prove_nothing():
@@ -191,7 +191,7 @@ class Loose(nn.Module):
 
     def forward(self, x):
         x = self.act(x + self.start[0])
-        return self.rest(Slightly.apply(x) if self.wrong[0] else x)
+        return self.rest(slightly(x) if self.wrong[0] else x)
 
 
 def test_what_flows_into_nothing_that_was_compared_is_a_difference():
@@ -226,17 +226,7 @@ def test_a_factor_in_all_gradients_inside_is_a_difference_though_it_is_taken_out
 class NotFinite(Twice):
     def forward(self, x):
         x = self.act(self.up(x) * MASK)
-        return self.rest(Nan.apply(x))
-
-
-class Nan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.masked_fill(~MASK, torch.nan)
+        return self.rest(with_gradient(x, lambda grad: grad.masked_fill(~MASK, torch.nan)))
 
 
 def test_what_is_not_finite_is_never_without_effect():

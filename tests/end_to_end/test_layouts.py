@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 import nndiff
+from gradients import with_gradient
 
 WIDTH, PATCH = 8, 4
 IMAGE = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
@@ -196,18 +197,10 @@ def test_a_wrong_number_in_what_lies_otherwise_is_found(case, flipped):
         assert result.exit_code == 1
 
 
-class Slightly(torch.autograd.Function):
-    """Hand on a gradient with one wrong element."""
-
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        grad = grad.clone(memory_format=torch.contiguous_format)
-        grad.view(-1)[3] *= 1.1
-        return grad
+def one_element_wrong(grad):
+    grad = grad.clone(memory_format=torch.contiguous_format)
+    grad.view(-1)[3] *= 1.1
+    return grad
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
@@ -216,7 +209,7 @@ def test_a_wrong_gradient_at_what_lies_otherwise_is_found(case):
     one, other = make()
     layer = next(module for module in other.modules() if isinstance(module, nn.Linear | nn.Conv2d))
     plain = layer.forward
-    layer.forward = lambda x: Slightly.apply(plain(x))
+    layer.forward = lambda x: with_gradient(plain(x), one_element_wrong)
     result = nndiff.compare(one, other, inputs=inputs, backward=True)
     assert result.exit_code == 1
     wrong = {pair.slot for pair in result.pairs if pair.verdict.value in ("different", "shape")}

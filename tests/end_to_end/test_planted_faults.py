@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
-from zoo import ZOO, Slightly, built
+from zoo import ZOO, built
 
 import nndiff
+from gradients import slightly
 from nndiff.recording.record import record
 
 
@@ -190,20 +191,20 @@ def test_a_bug_is_found_at_its_very_place(bug, backward, reference, tmp_path):
 
 
 def activation_backward(m):
-    around(m.model.layers[1].mlp.act_fn, before=lambda x: (Slightly.apply(x),))
+    around(m.model.layers[1].mlp.act_fn, before=lambda x: (slightly(x),))
 
 
 def norm_backward(m):
-    around(m.encoder.layer[1].output.LayerNorm, before=lambda x: (Slightly.apply(x),))
+    around(m.encoder.layer[1].output.LayerNorm, before=lambda x: (slightly(x),))
 
 
 def layer_backward(m):
-    m.model.layers[1].register_forward_hook(lambda module, args, output: Slightly.apply(output))
+    m.model.layers[1].register_forward_hook(lambda module, args, output: slightly(output))
 
 
 def weight_backward(m):
     dense = m.encoder.layer[1].intermediate.dense
-    dense.forward = lambda x: F.linear(x, Slightly.apply(dense.weight), dense.bias)
+    dense.forward = lambda x: F.linear(x, slightly(dense.weight), dense.bias)
 
 
 def key_input_detached(m):
@@ -241,7 +242,7 @@ def residual_detached(m):
 
 
 def residual_scaled(m):
-    layer(m, residual=Slightly.apply)
+    layer(m, residual=slightly)
 
 
 def attention_detached(m):
@@ -253,7 +254,7 @@ def norm_returned_otherwise(m):
 
     def forward(*args, **kwargs):
         found = plain(*args, **kwargs)
-        found.last_hidden_state = Slightly.apply(found.last_hidden_state)
+        found.last_hidden_state = slightly(found.last_hidden_state)
         return found
 
     m.model.forward = forward

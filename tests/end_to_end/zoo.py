@@ -18,18 +18,6 @@ class Exhibit:
     victim: str
 
 
-class Slightly(torch.autograd.Function):
-    """Hand on a gradient that is a tenth too large."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return grad * 1.1
-
-
 def _tokens(size: int = 100) -> dict[str, Any]:
     return {"input_ids": torch.randint(0, size, (2, 12), generator=torch.Generator().manual_seed(1))}
 

@@ -14,6 +14,7 @@ from nndiff.result import Comparison, Finding, Leftover, Pair, rejudged, toleran
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
+WITHOUT_EFFECT = "settings that differ, without effect"  # at the tolerance they were compared at
 UNDECIDED = "whether what differs inside is excused at this tolerance"
 _WAY_OUT = "the saved numbers do not tell: compare the sources again"
 
@@ -163,7 +164,7 @@ def judged_at(comparison: Comparison, tolerance: Tolerance) -> Comparison:
         tolerance=tolerance,
         pairs=tuple(rejudged(pair, tolerance) for pair in before),
         leftovers=tuple(left for left in comparison.leftovers if not left.aside),
-        notes=tuple(note for note in comparison.notes if not note.startswith(UNDECIDED)),
+        notes=tuple(_still_told(comparison, tolerance)),
         aside=(),
     )
     if comparison.kind != "recording":
@@ -180,6 +181,15 @@ def judged_at(comparison: Comparison, tolerance: Tolerance) -> Comparison:
         findings=(*others, *(each for found in ruled.values() for each in found.findings)),
         notes=(*bare.notes, *(note for found in ruled.values() for note in found.notes)),
     )
+
+
+def _still_told(comparison: Comparison, tolerance: Tolerance) -> Iterator[str]:
+    """Yield the notes that hold at another tolerance: what has no effect at one may have it at a smaller one."""
+    before = comparison.tolerance
+    smaller = tolerance.atol < before.atol or tolerance.rtol < before.rtol
+    for note in comparison.notes:
+        if not note.startswith(UNDECIDED) and not (smaller and WITHOUT_EFFECT in note):
+            yield note
 
 
 @dataclass(frozen=True)
@@ -256,8 +266,8 @@ class _Case:
             return False  # those pairs say so themselves
         if self._passes(self.excuses.ruling(fewer, more), fewer, more):
             return True
-        larger = any(atol > pair.atol or rtol > pair.rtol for pair, atol, rtol in self._at())
-        return larger and misnamed(self.excuses.pairs, self.leftovers) is not None
+        moved = any((atol, rtol) != (pair.atol, pair.rtol) for pair, atol, rtol in self._at())
+        return moved and misnamed(self.excuses.pairs, self.leftovers) is not None
 
     def _reformed(self, ruling: Ruling) -> Iterator[Leftover]:
         """Yield the leftovers, those in another form counting unless all else agrees."""

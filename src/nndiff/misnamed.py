@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from nndiff.excuses import Excuses, Orders, Ruling
 from nndiff.names import first_few, plural
-from nndiff.result import Leftover, Pair, outside_agrees
+from nndiff.result import Leftover, Pair, PairSite, outside_agrees
+from nndiff.verdict import Verdict
 
 Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the candidate
 
@@ -30,20 +31,27 @@ def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | 
 
 def of_other_classes(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
     """Return the modules whose names may mislead beside a real difference: some go by the name of another class."""
-    outputs = (pair.site for pair in _failing_by_name(pairs) if pair.slot == "output")
-    unlike = any(site is not None and site.classes[0] != site.classes[1] for site in outputs)
+    unlike = any(_are_unlike(pair, site) for pair, site in _by_name(pairs) if not pair.verdict.passed)
     return _modules(pairs, leftovers) if unlike else None
 
 
-def _failing_by_name(pairs: Iterable[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if not pair.verdict.passed and pair.matched_by.startswith(("name", "prefix"))]
+def _by_name(pairs: Iterable[Pair]) -> list[tuple[Pair, PairSite]]:
+    named = (pair for pair in pairs if pair.matched_by.startswith(("name", "prefix")))
+    return [(pair, pair.site) for pair in named if pair.site is not None]
 
 
-def _modules(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
-    named = [pair.site for pair in _failing_by_name(pairs) if pair.site is not None]
-    modules = frozenset(site.modules[0] for site in named), frozenset(site.modules[1] for site in named)
-    alone = len(modules[0]) == 1 and not any(":output" in left.name for left in leftovers)
-    return None if alone or not named else modules  # one alone has nobody to change names with
+def _are_unlike(pair: Pair, site: PairSite) -> bool:
+    """Tell whether outputs that differ, be it within tolerance, are of modules of other classes."""
+    return pair.slot == "output" and pair.verdict is not Verdict.IDENTICAL and site.classes[0] != site.classes[1]
+
+
+def _modules(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
+    failing = [site for pair, site in _by_name(pairs) if not pair.verdict.passed]
+    alone = len({site.modules[0] for site in failing}) == 1 and not any(":output" in left.name for left in leftovers)
+    if alone or not failing:
+        return None  # one alone has nobody to change names with
+    sites = (*failing, *(site for pair, site in _by_name(pairs) if _are_unlike(pair, site)))
+    return frozenset(site.modules[0] for site in sites), frozenset(site.modules[1] for site in sites)
 
 
 def is_explained(excuses: Excuses, ruling: Ruling, failing: Orders) -> bool:

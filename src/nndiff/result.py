@@ -346,20 +346,11 @@ class Comparison:
 
     def judged_at(self, tolerance: Tolerance) -> Comparison:
         """Return the same numbers judged at another tolerance, what is excused there excused."""
+        from nndiff.first_again import first_divergences
         from nndiff.judging import judged_at
 
         judged = judged_at(self, tolerance)
-        firsts = {label: first for label, first in self.first_divergences.items() if self._still_first(label, judged)}
-        return replace(judged, first_divergences=firsts)
-
-    def _still_first(self, candidate: str, judged: Comparison) -> bool:
-        """Tell whether a place found at this tolerance is the first at another: still out, and none before it newly."""
-        before = {pair.name for pair in self.pairs if pair.candidate == candidate and not pair.verdict.passed}
-        now = [pair for pair in judged.pairs if pair.candidate == candidate and not pair.verdict.passed]
-        name = self.first_divergences[candidate].get("name", "")
-        order = {pair.name: pair.order for pair in now}.get(name, -1)
-        known = order >= 0 or any(left.name == name for left in self.leftovers if left.candidate == candidate)
-        return known and all(0 <= order <= pair.order for pair in now if pair.name not in before)
+        return replace(judged, first_divergences=first_divergences(self, judged))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, ready for JSON."""

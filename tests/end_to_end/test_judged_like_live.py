@@ -14,7 +14,7 @@ import nndiff
 from nndiff import result_json
 from nndiff.__main__ import main
 from nndiff.judge import UNPROVEN
-from nndiff.judging import UNDECIDED
+from nndiff.judging import UNDECIDED, WITHOUT_EFFECT
 from nndiff.tolerance import Tolerance, rounded_up
 
 TOLERANCES = [10.0**power for power in range(-8, 0)]
@@ -102,6 +102,12 @@ def test_judged_again_as_if_compared_again(case, backward, size, tmp_path):
             assert not is_open(again)
             assert (again.verdict, again.exit_code) == (wanted.verdict, wanted.exit_code), (saved, each)
             assert case in MAY_BE_OPEN or _summary(again) == _summary(wanted)
+            if not backward:  # where something lies otherwise the saved numbers may tell another place
+                assert bool(_first(again)) == bool(_first(wanted))
+
+
+def _first(result):
+    return result.first_divergence and result.first_divergence["name"]
 
 
 def _summary(result):
@@ -196,3 +202,19 @@ def test_what_the_saved_numbers_do_not_tell_is_said(tmp_path, capsys):
     assert main(["report", str(tmp_path / "saved.json"), "--atol", "1e-3", "--rtol", "1e-3"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert f"{UNDECIDED}, the saved numbers do not tell: compare the sources again" in said
+
+
+def test_where_runs_part_is_told_at_a_smaller_tolerance_than_they_passed_at(tmp_path):
+    one = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.GELU(), nn.Linear(4, 4)))
+    other = copy.deepcopy(one)
+    other[1][0].approximate = "tanh"
+    result = nndiff.compare(one, other, inputs=torch.randn(3, 4), atol=0.1, rtol=0.1)
+    assert result.exit_code == 0
+    assert any(WITHOUT_EFFECT in note for note in result.notes)
+    result.save(tmp_path / "r.json")
+    again = result_json.load(tmp_path / "r.json").judged_at(at(1e-6))
+    assert again.exit_code == 1
+    assert _first(again) == "1.0:output"
+    assert "a saved result does not tell what went into it" in again.first_divergence["why"]
+    assert not any(WITHOUT_EFFECT in note for note in again.notes)
+    assert again.judged_at(at(0.1)).first_divergence is None

@@ -7,6 +7,7 @@ from typing import Any
 
 from nndiff.divergence import Run, attribute_changes
 from nndiff.findings.modules import Meta, module_tree
+from nndiff.judging import WITHOUT_EFFECT
 from nndiff.names import counted, first_few
 from nndiff.verdict import Verdict
 
@@ -21,7 +22,7 @@ def idle_settings(run: Run, reference: Meta, candidate: Meta) -> Iterator[str]:
     told = [_told(name, one, other, modules) for (name, one, other), modules in found.items()]
     if told:
         effect = "here" if _identical(run, {each for some in found.values() for each in some}) else "out of tolerance"
-        yield f"settings that differ, without effect {effect}: {first_few(told)}"
+        yield f"{WITHOUT_EFFECT} {effect}: {first_few(told)}"
 
 
 def _changes(run: Run, reference: Meta, candidate: Meta) -> Iterator[tuple[str, str, list[Any]]]:

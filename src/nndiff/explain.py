@@ -10,6 +10,7 @@ from nndiff.divergence import Run, describe
 from nndiff.findings.modules import module_tree
 from nndiff.findings.runs_apart import recording_findings
 from nndiff.findings.settings import idle_settings
+from nndiff.findings.weights import weights_of
 from nndiff.lost import Asked, Lost
 from nndiff.recorded import is_final, is_gradient, is_inner
 from nndiff.restructured import UNLIKE
@@ -49,7 +50,8 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         findings += [replace(each, candidate=label) for each in (*found, *standing.findings)]
         if first is not None:
             trees = module_tree(reference.meta), module_tree(candidate.meta)
-            firsts[label] = describe(run, first, trees)
+            held = weights_of(run, site, reference.meta, candidate.meta)
+            firsts[label] = describe(run, first, trees) | ({"weights": held._asdict()} if held else {})
     return replace(
         comparison,
         pairs=tuple(site.pair for site in kept),

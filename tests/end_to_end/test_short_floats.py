@@ -11,6 +11,7 @@ import nndiff
 from nndiff.align.sites import align_sites
 
 WIDTH, HEADS, LAYERS = 32, 4, 4
+pytestmark = pytest.mark.usefixtures("weights_unknown")
 
 
 class Attention(nn.Module):

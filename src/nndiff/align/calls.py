@@ -34,6 +34,11 @@ class Call:
         """Return the shapes of its outputs."""
         return tuple(output.shape for output in self.outputs)
 
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Return the digests of what its module holds itself, where they are known."""
+        return tuple(self.outputs[0].meta.get("held", ()))
+
     @cached_property
     def inputs(self) -> tuple[int, ...]:
         """Return the events of the tensors it was called with, as far as they were recorded."""

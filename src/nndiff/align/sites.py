@@ -50,6 +50,7 @@ def align_sites(
     for each in held:
         work.give_back(each)
     _pair_unique(work, *calls, same, _content, "content")
+    _pair_unique(work, *calls, same, _weights, "weights")
     named = dict(same)
     _pair_calls(work, near_calls(*_free(calls, same)), same, "values near")
     _pair_calls(work, like_calls(*calls, same), same, "values near in like layers")
@@ -173,6 +174,11 @@ def _content(call: Call) -> Hashable | None:
     digests = tuple(output.meta.get("digest") for output in call.outputs)
     telling = all(digests) and any(output.count > 1 for output in call.outputs)
     return (call.cls, call.shapes, digests) if telling else None
+
+
+def _weights(call: Call) -> Hashable | None:
+    """Return what a call's module holds, which call it is and what it makes; None where it holds nothing."""
+    return (call.held, call.number, call.shapes) if call.held else None
 
 
 def _pair_in_order(

@@ -8,6 +8,7 @@ Slugs used so far:
     rounding            what differs looks like rounding: small beside the tensors, and it grows without a jump
     more-than-rounding  the first divergence looks like rounding, a later one does not
     train-mode          one side ran in train mode, or both with dropout at work
+    weights-differ      the module that diverges first does not hold the same weights or buffers on the two sides
     attribute           the module that diverges first has other settings on the two sides
     called-otherwise    a layer is called in place of another, more often, or never, on one side only
     in-place            one side writes over, in place, what it uses again

@@ -14,6 +14,7 @@ from nndiff.findings.layout import Layout
 from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
+from nndiff.findings.weights import weight_findings
 from nndiff.names import ancestors, plural
 from nndiff.recorded import is_inner
 from nndiff.result import Finding
@@ -46,6 +47,7 @@ def _apart(
     yield from _losses(reference, candidate)
     yield from returned_findings(run, reference, candidate)
     yield from rounding_findings(run, first)
+    yield from weight_findings(run, first, reference, candidate)
     modes = list(_modes(run, first, reference, candidate))
     yield from modes
     yield from _attributes(first, reference, candidate, known=("training",) if modes else ())

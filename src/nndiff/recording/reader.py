@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES
 from nndiff.errors import DamagedError, SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
+from nndiff.held import fingerprints
 from nndiff.names import counted, plural, printable
 from nndiff.recording.checked import Checker, Claim
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
@@ -100,7 +101,11 @@ class Recording:
         shards = _open_shards(Path(self.path), {event.shard for event in self.tensors if event.shard})
         calls = {order: call for call in self.calls for order in call.outputs}
         checker = Checker(self.path)
-        refs = (_ref(checker, event, shards, calls.get(event.order)) for event in self.tensors)
+        refs = [_ref(checker, event, shards, calls.get(event.order)) for event in self.tensors]
+        held = fingerprints(self.meta)
+        for each in refs:
+            if each.meta["slot"] == "output" and each.meta["module"] in held:
+                each.meta["held"] = held[each.meta["module"]]
         plain = {event.site.name: ref for event in self.values if (ref := _value_ref(event, calls.get(event.order)))}
         tensors = {**{ref.name: ref for ref in refs}, **plain}
         return Source(

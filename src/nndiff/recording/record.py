@@ -27,6 +27,7 @@ from nndiff.recording.reader import Recording, open_recording
 from nndiff.recording.run import Facts, Wanted, run_once
 from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
+from nndiff.recording.state_digests import state_digests
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
 
@@ -253,5 +254,6 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
         "environment": describe.environment(),
         "modules": describe.module_tree(model),
         "shared": describe.shared_modules(model),
+        "held": state_digests(model),
         "warnings": warnings,
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nndiff.names import printable
+from nndiff.names import first_few, printable
 from nndiff.reports import wording
 from nndiff.result import Comparison
 
@@ -16,7 +16,7 @@ class Parting:
     """Hold what is to be said about the first divergence, ready to print."""
 
     name: str
-    facts: tuple[tuple[str, str], ...]  # label and text: what, why, look in, source, settings, between
+    facts: tuple[tuple[str, str], ...]  # label and text: what, why, look in, source, weights, settings, between
 
     def fact(self, label: str) -> str:
         """Return one of the texts, empty where there is none."""
@@ -37,6 +37,7 @@ def _parting(found: Mapping[str, Any], against: str) -> Parting:
         ("why", _text(found.get("why"))),
         ("look in", _look_in(found)),
         ("source", _both(found.get("source"))),
+        ("weights", _weights(found.get("weights"))),
         ("settings", _settings(found.get("attributes"))),
         ("between", _between(found)),
     ]
@@ -76,6 +77,16 @@ def _look_in(found: Mapping[str, Any]) -> str:
     """Return the module that made a gradient; its class stands beside it, as that of the name stands there."""
     kind = _both(found.get("module_class"))
     return f"{wording.name(_text(found.get('module')))}  {kind}" if kind else ""
+
+
+def _weights(held: Any) -> str:
+    """Say whether the module holds the same on both sides: if so, look at what it does with it."""
+    common, differing = (held.get("common"), held.get("differing")) if isinstance(held, Mapping) else (0, ())
+    if not isinstance(differing, (list, tuple)) or not isinstance(common, int) or not common:
+        return ""
+    if not differing:
+        return "the same on both sides: look at what is done with them"
+    return f"{len(differing):,} of {common:,} not the same: {first_few([_text(name) for name in differing])}"
 
 
 def _settings(changes: Any) -> str:

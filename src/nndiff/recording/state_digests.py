@@ -1,0 +1,37 @@
+"""What a model holds when a run begins: a digest of each parameter and buffer, so that weights are known equal."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from nndiff.recording.measure import measure
+from nndiff.recording.torch_tensors import raw_tensor
+
+
+def state_digests(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
+    """Return dtype, shape and digest of what a model holds, by name; what has no elements to read is left out."""
+    known: dict[int, dict[str, Any] | None] = {}  # tied ones are read once
+    found: dict[str, dict[str, Any]] = {}
+    for name, tensor in itertools.chain(
+        model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+    ):
+        if id(tensor) not in known:
+            known[id(tensor)] = _digest(tensor)
+        digest = known[id(tensor)]
+        if digest is not None:
+            found[name] = digest
+    return found
+
+
+def _digest(tensor: torch.Tensor) -> dict[str, Any] | None:
+    if is_lazy(tensor) or tensor.is_meta:
+        return None
+    try:
+        raw = raw_tensor(tensor)
+    except (RuntimeError, TypeError):
+        return None  # tensors of a kind of their own: sharded, packed; what they do is recorded all the same
+    return {"dtype": raw.dtype.name, "shape": list(raw.shape), "digest": measure(raw, with_stats=False).digest}

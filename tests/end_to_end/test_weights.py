@@ -1,0 +1,226 @@
+"""Weights that are not the same are the first thing to know of a layer that diverges, and so is that they are."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import nndiff
+from nndiff.reports import ReportOptions, get_report
+
+INPUT = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
+
+
+class Scaling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = nn.Linear(6, 6), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.BatchNorm1d(6), Scaling(), nn.Linear(6, 6, bias=False)).eval()
+
+
+def spoilt(name, by=0.25):
+    made = model()
+    with torch.no_grad():
+        dict(made.state_dict(keep_vars=True))[name].add_(by)
+    return made
+
+
+def report(result):
+    return get_report("terminal").render(result, ReportOptions(width=120, color=False))
+
+
+def causes(result):
+    return [finding.cause for finding in result.findings]
+
+
+FAULTS = {
+    "0.weight": "0:output",
+    "0.bias": "0:output",
+    "2.running_mean": "2:output",
+    "2.weight": "2:output",
+    "3.inner.weight": "3.inner:output",
+    "3.scale": "3:output",
+    "4.weight": "4:output",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_weight_that_differs_is_named_where_the_runs_part(name):
+    result = nndiff.compare(model(), spoilt(name), inputs=INPUT)
+    assert result.first_divergence["name"] == FAULTS[name]
+    assert result.first_divergence["weights"]["differing"] == (name,)
+    (found,) = [finding for finding in result.findings if finding.cause == "weights-differ"]
+    assert found.where == (name,)
+    assert f"not the same: {name}" in report(result)
+
+
+def test_all_weights_that_differ_are_counted():
+    torch.manual_seed(7)
+    other = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.BatchNorm1d(6), Scaling(), nn.Linear(6, 6, bias=False)).eval()
+    (found,) = [
+        each for each in nndiff.compare(model(), other, inputs=INPUT).findings if each.cause == "weights-differ"
+    ]
+    assert found.where == ("0.weight", "0.bias")
+    # batch norms begin alike, and so does what only counts
+    assert "so are 5 of all 10 tensors that both models hold" in found.evidence
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_weights_that_are_the_same_are_said_to_be(backward):
+    other = model()
+    other[2].eps = 0.1
+    result = nndiff.compare(model(), other, inputs=INPUT, backward=backward)
+    assert result.first_divergence["name"] == "2:output"
+    assert result.first_divergence["weights"] == {"common": 4, "differing": ()}
+    assert "weights-differ" not in causes(result)
+    assert "the same on both sides: look at what is done with them" in report(result)
+
+
+def test_nothing_is_said_of_a_layer_without_weights():
+    other = model()
+    other[1] = nn.GELU("tanh")
+    result = nndiff.compare(model(), other, inputs=INPUT)
+    assert result.first_divergence["name"] == "1:output"
+    assert "weights" not in result.first_divergence
+
+
+def test_a_layer_inside_that_agrees_is_not_blamed_for_weights_that_are_nearly_the_same():
+    """A change below the tolerance inside a module, and a real one beside it."""
+    other = spoilt("3.scale")
+    with torch.no_grad():
+        other[3].inner.bias.add_(1e-8)
+    result = nndiff.compare(model(), other, inputs=INPUT)
+    assert result.first_divergence["weights"]["differing"] == ("3.scale",)
+
+
+def test_weights_of_another_type_are_not_said_to_differ(tmp_path):
+    for name, made, inputs in (("a", model(), INPUT), ("b", model().bfloat16(), INPUT.bfloat16())):
+        nndiff.record(made, inputs, path=tmp_path / f"{name}.nnrec")
+    result = nndiff.compare(tmp_path / "a.nnrec", tmp_path / "b.nnrec")
+    assert result.exit_code == 1
+    assert "weights-differ" not in causes(result)
+
+
+def test_a_saved_result_still_tells_it(tmp_path):
+    nndiff.compare(model(), spoilt("0.weight"), inputs=INPUT).save(tmp_path / "r.json")
+    from nndiff import result_json
+
+    again = result_json.load(tmp_path / "r.json")
+    assert "not the same: 0.weight" in report(again)
+    assert again.first_divergence["weights"] == {"common": 2, "differing": ["0.weight"]}
+
+
+class Fused(nn.Module):
+    """The same as `Apart` with one layer for three, all under other names."""
+
+    def __init__(self, one):
+        super().__init__()
+        self.wte = copy.deepcopy(one.emb)
+        self.mid = nn.ModuleList(nn.Linear(8, 24) for _ in one.blocks)
+        self.pre, self.out = (
+            nn.ModuleList(copy.deepcopy(getattr(block, name)) for block in one.blocks) for name in "no"
+        )
+        for new, block in zip(self.mid, one.blocks, strict=True):
+            new.load_state_dict(
+                {
+                    name: torch.cat([getattr(each, name).detach() for each in (block.q, block.k, block.v)])
+                    for name in ("weight", "bias")
+                }
+            )
+
+    def forward(self, ids):
+        x = self.wte(ids)
+        for pre, mid, out in zip(self.pre, self.mid, self.out, strict=True):
+            q, k, v = mid(pre(x)).chunk(3, -1)
+            x = x + out(torch.tanh(q) * k.sigmoid() + v)
+        return x
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = nn.LayerNorm(8)
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        nn.init.normal_(self.n.weight)
+
+    def forward(self, x):
+        y = self.n(x)
+        return x + self.o(torch.tanh(self.q(y)) * self.k(y).sigmoid() + self.v(y))
+
+
+class Apart(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.emb, self.blocks = nn.Embedding(10, 8), nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, ids):
+        x = self.emb(ids)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_a_renamed_port_is_paired_by_its_weights_behind_a_fault_at_its_start():
+    one = Apart()
+    port = Fused(one)
+    with torch.no_grad():
+        port.wte.weight.mul_(1.5)
+    result = nndiff.compare(one, port, inputs=torch.arange(6).reshape(2, 3), backward=True)
+    pairs = {pair.reference_name: pair for pair in result.pairs}
+    assert (result.exit_code, result.first_divergence["name"]) == (1, "emb:output")
+    for index in range(3):
+        assert pairs[f"blocks.{index}.o:output"].candidate_name == f"out.{index}:output"
+        assert pairs[f"blocks.{index}.o:output"].matched_by == "weights"
+        assert pairs[f"blocks.{index}.k:output"].candidate_name.startswith(f"mid.{index}:output")
+    assert set(causes(result)) <= {"weights-differ", "fused"}
+
+
+def test_tied_weights_are_told_under_both_names_and_read_by_no_torch(tmp_path):
+    made = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    made[1].weight = made[0].weight
+    nndiff.record(made, INPUT, path=tmp_path / "a.nnrec")
+    held = json.loads((tmp_path / "a.nnrec" / "manifest.json").read_text())["meta"]["held"]
+    assert held["0.weight"] == held["1.weight"]
+    assert held["0.weight"]["shape"] == [6, 6]
+    assert set(held) == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("held", [None, [], "x", {"0.weight": 1}, {"0.weight": {"dtype": 1}},
+                                  {"0.weight": {"dtype": "float32", "shape": ["a"], "digest": "b"}}])  # fmt: skip
+def test_what_is_told_of_weights_may_be_anything(held, tmp_path):
+    for name, made in (("a", model()), ("b", spoilt("0.weight"))):
+        nndiff.record(made, INPUT, path=tmp_path / f"{name}.nnrec")
+    manifest = tmp_path / "b.nnrec" / "manifest.json"
+    told = json.loads(manifest.read_text())
+    told["meta"]["held"] = held
+    manifest.write_text(json.dumps(told))
+    result = nndiff.compare(tmp_path / "a.nnrec", tmp_path / "b.nnrec")
+    assert result.first_divergence["name"] == "0:output"
+    assert "weights-differ" not in causes(result)
+
+
+class Later(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lazy = nn.LazyLinear(3)
+        self.register_buffer("nothing", torch.zeros(0))
+
+    def forward(self, x):
+        return self.lazy(x)
+
+
+def test_what_is_not_there_yet_is_left_out(tmp_path):
+    nndiff.record(Later(), INPUT, path=tmp_path / "a.nnrec")
+    assert set(json.loads((tmp_path / "a.nnrec" / "manifest.json").read_text())["meta"]["held"]) == {"nothing"}

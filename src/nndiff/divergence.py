@@ -13,7 +13,7 @@ from nndiff.between import around
 from nndiff.doubts import misguided
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
-from nndiff.recorded import is_final, is_gradient
+from nndiff.recorded import ENDLESS, is_final, is_gradient
 from nndiff.recording.events import Site
 from nndiff.rounding import Rounding, rounding
 from nndiff.shortcuts import known
@@ -264,6 +264,8 @@ def _blamed(run: Run, blame: Blame, site: SitePair, modules: Modules) -> dict[st
 
 
 def _why(run: Run, site: SitePair) -> str:
+    if site.pair.note == ENDLESS:
+        return f"every output is in tolerance; {ENDLESS}, and none was compared"
     if site.slot == "model_input":
         return "the inputs of the two runs differ already"
     if site.slot == "loss" and _returns_more(run):
@@ -316,7 +318,7 @@ def attribute_changes(here: Mapping[str, Any], there: Mapping[str, Any]) -> dict
     """Return the plain attributes both modules have and that are not equal."""
     one, other = here.get("attributes", {}), there.get("attributes", {})
     changes = {name: [one[name], other[name]] for name in one if name in other and one[name] != other[name]}
-    if here and there and here.get("training") != there.get("training") and (_heeds_mode(here) or _heeds_mode(there)):
+    if here and there and here.get("training") != there.get("training") and _may_heed_mode(here, there):
         changes["training"] = [here.get("training"), there.get("training")]
     return changes
 
@@ -325,6 +327,12 @@ def attribute_changes(here: Mapping[str, Any], there: Mapping[str, Any]) -> dict
 _HEEDS_MODE = ("dropout", "batchnorm", "instancenorm", "attention", "transformer", "rnn", "lstm", "gru", "rrelu")
 
 
-def _heeds_mode(module: Mapping[str, Any]) -> bool:
-    known = str(module.get("type", "")).startswith("torch.nn.")
-    return not known or any(word in str(module.get("class", "")).lower() for word in _HEEDS_MODE)
+def heeds_mode(module: Mapping[str, Any]) -> bool:
+    """Tell whether a module does otherwise in train mode, by the name of its class."""
+    return any(word in str(module.get("class", "")).lower() for word in _HEEDS_MODE)
+
+
+def _may_heed_mode(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Tell whether the mode may be why two modules differ; of one class that is not torch's own nobody knows."""
+    unknown = here.get("class") == there.get("class") and not str(here.get("type", "")).startswith("torch.nn.")
+    return unknown or heeds_mode(here) or heeds_mode(there)

@@ -173,7 +173,7 @@ def told(excuses: Excuses, ruling: Ruling, lying: Orders) -> Iterator[Finding]:
     aside = [pair for pair in excuses.pairs if pair.order in ruling.aside]
     yield from rearranged(aside, lying, harmless=True)
     yield from _without_effect([pair for pair in aside if pair.order in ruling.idle])
-    yield from _fused(pair for pair in excuses.pairs if pair.order not in ruling.aside)
+    yield from _fused([pair for pair in excuses.pairs if pair.order not in ruling.aside])
 
 
 def rearranged(pairs: Sequence[Pair], lying: Orders, harmless: bool) -> Iterator[Finding]:
@@ -204,8 +204,10 @@ def _without_effect(pairs: Sequence[Pair]) -> Iterator[Finding]:
 FUSED = "fused"
 
 
-def _fused(pairs: Iterable[Pair]) -> Iterator[Finding]:
-    layers = dict.fromkeys(layer for layer in map(fused_layer, pairs) if layer)
+def _fused(pairs: Sequence[Pair]) -> Iterator[Finding]:
+    """Tell of layers compared part by part; where parts of all of them differ, nobody knows that they are fused."""
+    failing = {fused_layer(pair) for pair in pairs if pair.slot == "output" and not pair.verdict.passed}
+    layers = dict.fromkeys(layer for layer in map(fused_layer, pairs) if layer and layer not in failing)
     if layers:
         places = "" if len(layers) == 1 else f", in {len(layers):,} places"
         evidence = f"one layer does the work of several of the other side{places}; compared part by part"

@@ -45,6 +45,7 @@ class Unequal(NamedTuple):
 
     common: int
     differing: tuple[str, ...]
+    alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what only one of the two modules holds itself
 
 
 def compare_held(
@@ -63,7 +64,13 @@ def compare_held(
         if name in theirs and held[:2] == theirs[name][:2] and not _is_counter(held)
         if not any(front + around in agreeing for around in ancestors(name) if around)
     ]
-    return Unequal(len(alike), tuple(front + name for name in alike if ours[name].digest != theirs[name].digest))
+    differing = tuple(front + name for name in alike if ours[name].digest != theirs[name].digest)
+    return Unequal(len(alike), differing, (_alone(ours, theirs, modules[0]), _alone(theirs, ours, modules[1])))
+
+
+def _alone(mine: Mapping[str, Held], others: Mapping[str, Held], module: str) -> tuple[str, ...]:
+    own = (name for name, held in mine.items() if "." not in name and not _is_counter(held))
+    return tuple(f"{module}.{name}".lstrip(".") for name in own if name not in others)
 
 
 def _inside(held: Mapping[str, Held], module: str) -> dict[str, Held]:

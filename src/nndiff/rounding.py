@@ -59,6 +59,7 @@ class Rounding:
     worst: float  # of all of them, as far as they look like rounding
     jump: SitePair | None = None  # the first site that does not
     jumped_to: float = 0.0
+    doubtful: SitePair | None = None  # a gradient that may not, while every output does
 
     @property
     def text(self) -> str:
@@ -80,6 +81,9 @@ def rounding(sites: Sequence[SitePair], first: SitePair, tensors: Mapping[int, T
     if strange is None:
         return Rounding(precision, _error(first.pair.metrics), growth.worst)
     size, found = _error(strange.pair.metrics), _precision(strange)
+    backward = is_gradient(strange.reference) or strange.slot == "loss"
+    if backward and first.slot == "output":
+        return Rounding(precision, _error(first.pair.metrics), growth.worst, jumped_to=size, doubtful=strange)
     beyond_doubt = found is not None and size > max(_FAULT * found.eps, _JUMP * growth.worst)
     if strange.pair.order <= first.pair.order or is_gradient(strange.reference) or not beyond_doubt:
         return None

@@ -73,7 +73,7 @@ def test_all_weights_that_differ_are_counted():
     ]
     assert found.where == ("0.weight", "0.bias")
     # batch norms begin alike, and so does what only counts
-    assert "so are 5 of all 10 tensors that both models hold" in found.evidence
+    assert "5 of all 10 tensors that both models hold differ" in found.evidence
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -82,9 +82,24 @@ def test_weights_that_are_the_same_are_said_to_be(backward):
     other[2].eps = 0.1
     result = nndiff.compare(model(), other, inputs=INPUT, backward=backward)
     assert result.first_divergence["name"] == "2:output"
-    assert result.first_divergence["weights"] == {"common": 4, "differing": ()}
+    assert result.first_divergence["weights"] == {"common": 4, "differing": (), "alone": ((), ())}
     assert "weights-differ" not in causes(result)
     assert "the same on both sides: look at what is done with them" in report(result)
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_bias_that_is_not_there_is_told_and_not_as_a_gradient_that_is_lost(lacking):
+    torch.manual_seed(0)
+    sides = [nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)) for _ in range(2)]
+    sides[1].load_state_dict(sides[0].state_dict())
+    sides[lacking][2].bias = None
+    result = nndiff.compare(*sides, inputs=INPUT, backward=True)
+    assert result.first_divergence["name"] == "2:output"
+    (found,) = result.findings
+    assert (found.cause, found.where) == ("weights-differ", ("2.bias",))
+    side = ("reference", "candidate")[1 - lacking]
+    assert f"only the {side} has 2.bias" in found.evidence
+    assert f"only in the {side}: 2.bias" in report(result)
 
 
 def test_nothing_is_said_of_a_layer_without_weights():
@@ -118,7 +133,7 @@ def test_a_saved_result_still_tells_it(tmp_path):
 
     again = result_json.load(tmp_path / "r.json")
     assert "not the same: 0.weight" in report(again)
-    assert again.first_divergence["weights"] == {"common": 2, "differing": ["0.weight"]}
+    assert again.first_divergence["weights"]["differing"] == ["0.weight"]
 
 
 class Fused(nn.Module):

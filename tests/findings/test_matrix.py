@@ -15,7 +15,7 @@ CAUSES = (
     *("inputs-differ", "early-layers", "train-mode", "shapes-differ", "norms-only", "gradients-only"),
     *("losses-differ", "permuted", "reshaped", "broadcast", "attribute", "inner-only", "fused", "restructured"),
     *("gradients-missing", "gradients-scaled", "untied", "rounding", "more-than-rounding", "outputs-missing"),
-    *("called-otherwise", "in-place", "gradients-idle"),
+    *("called-otherwise", "in-place", "gradients-idle", "weights-differ", "another-class", "loss-not-finite"),
 )
 
 
@@ -245,25 +245,53 @@ def wrong_codes():
     return one, other
 
 
+class Silu(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+def other_activation(model):
+    model.layers[1].act = Silu()  # in train mode, as it was made: that is not why it differs
+
+
+def without_bias(model):
+    model.layers[1].fc.bias = None
+
+
+def crosswise(model):
+    """Run the second layer before the first."""
+    first, second, third = model.layers
+    model.forward = lambda x: model.head(third(first(second(model.stem(model.scale(x))))))
+
+
+def endless(output):
+    return output.sum() * float("nan")
+
+
 # case: models, options of the comparison, exit status, and the findings that apply
 CASES = {
     "a copy": (lambda: (net(), net()), {}, 0, set()),
-    "other weights": (lambda: changed(heavier), {}, 1, set()),
-    "other weights, backward": (lambda: changed(heavier), {"backward": True}, 1, set()),
-    "preprocessing left out": (lambda: changed(raw), {}, 1, {"early-layers"}),
-    "preprocessing left out, backward": (lambda: changed(raw), {"backward": True}, 1, {"early-layers"}),
+    "other weights": (lambda: changed(heavier), {}, 1, {"weights-differ"}),
+    "other weights, backward": (lambda: changed(heavier), {"backward": True}, 1, {"weights-differ"}),
+    "preprocessing left out": (lambda: changed(raw), {}, 1, {"early-layers", "another-class"}),
+    "preprocessing left out, backward": (
+        lambda: changed(raw),
+        {"backward": True},
+        1,
+        {"early-layers", "another-class"},
+    ),
     "another mean": (lambda: changed(lambda m: setattr(m.scale, "mean", 0.4)), {}, 1, {"early-layers", "attribute"}),
     "preprocessing in no module": (lambda: changed(wrong_before_the_stem), {}, 1, {"early-layers"}),
-    "a frozen layer in front": (frozen_first, {}, 1, set()),
-    "a frozen layer in front, backward": (frozen_first, {"backward": True}, 1, set()),
-    "weights of a module around": (wrong_codes, {}, 1, set()),
+    "a frozen layer in front": (frozen_first, {}, 1, {"weights-differ"}),
+    "a frozen layer in front, backward": (frozen_first, {"backward": True}, 1, {"weights-differ"}),
+    "weights of a module around": (wrong_codes, {}, 1, {"weights-differ"}),
     "train mode": (lambda: changed(lambda m: m.train()), {}, 1, {"train-mode"}),
     "train mode, backward": (lambda: changed(lambda m: m.train()), {"backward": True}, 1, {"train-mode"}),
-    "both in train mode, other weights": (lambda: changed(heavier), {"mode": "train"}, 1, set()),
+    "both in train mode, other weights": (lambda: changed(heavier), {"mode": "train"}, 1, {"weights-differ"}),
     "another width": (other_width, {}, 1, {"shapes-differ", "attribute"}),
     "eps": (lambda: changed(other_eps), {}, 1, {"norms-only", "attribute"}),
     "eps, backward": (lambda: changed(other_eps), {"backward": True}, 1, {"norms-only", "attribute"}),
-    "a norm's weight": (lambda: changed(other_norm_weight), {}, 1, {"norms-only"}),
+    "a norm's weight": (lambda: changed(other_norm_weight), {}, 1, {"norms-only", "weights-differ"}),
     "a wrong backward, not run": (lambda: changed(bad_backward), {}, 0, set()),
     "a wrong backward": (lambda: changed(bad_backward), {"backward": True}, 1, {"gradients-only"}),
     "all gradients halved": (lambda: changed(halved), {"backward": True}, 1, {"gradients-scaled"}),
@@ -275,7 +303,18 @@ CASES = {
     ),
     "untied": (tied, {"backward": True}, 1, {"untied", "gradients-only"}),
     "tied": (lambda: tied()[::-1], {"backward": True}, 1, {"untied", "gradients-only"}),
-    "an activation": (lambda: changed(lambda m: setattr(m.layers[1], "act", nn.ReLU())), {}, 1, set()),
+    "an activation": (lambda: changed(lambda m: setattr(m.layers[1], "act", nn.ReLU())), {}, 1, {"another-class"}),
+    "an activation of somebody's": (lambda: changed(other_activation), {}, 1, {"another-class"}),
+    "no bias": (lambda: changed(without_bias), {"backward": True}, 1, {"weights-differ"}),
+    "layers in another order": (
+        lambda: changed(lambda m: m.layers.insert(0, m.layers.pop(1))),
+        {},
+        1,
+        {"weights-differ", "norms-only"},
+    ),
+    "run in another order": (lambda: changed(crosswise), {}, 1, {"called-otherwise"}),
+    "no finite loss": (lambda: changed(bad_backward), {"backward": True, "loss": endless}, 1, {"loss-not-finite"}),
+    "no finite loss, a copy": (lambda: (net(), net()), {"backward": True, "loss": endless}, 1, {"loss-not-finite"}),
     "time first": (lambda: post(lambda y: y.transpose(0, 1)), {}, 1, {"permuted"}),
     "channels first": (lambda: post(lambda y: y.permute(0, 2, 1)), {}, 1, {"permuted"}),
     "flat": (lambda: post(lambda y: y.reshape(15, 4)), {}, 1, {"reshaped"}),
@@ -286,7 +325,7 @@ CASES = {
     "fused, backward": (gated, {"backward": True}, 0, {"fused"}),
     "no weight norm": (weight_norm, {}, 0, set()),
     "no weight norm, backward": (weight_norm, {"backward": True}, 0, {"restructured"}),
-    "a scale moved": (folded, {}, 1, {"inner-only"}),
+    "a scale moved": (folded, {}, 1, {"inner-only", "weights-differ"}),
 }
 
 

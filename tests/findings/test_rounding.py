@@ -190,3 +190,23 @@ def test_other_inputs_are_no_rounding(tmp_path):
     result = nndiff.compare(one, other, atol=1e-8, rtol=0.0)
     assert result.first_divergence["slot"] == "model_input"
     assert not found(result)
+
+
+def test_a_gradient_that_may_be_more_than_rounding_is_named_beside_outputs_that_are_not(tmp_path):
+    """What is summed over many places cancels out, and rounding is all that is left of it."""
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    other = copy.deepcopy(one).bfloat16()
+    inputs = torch.randn(64, 8)
+
+    def cancelling(output):
+        signs = torch.ones(len(output), 1)
+        signs[1::2] = -1
+        return (output.float() * signs).sum()
+
+    paths = [tmp_path / "a.nnrec", tmp_path / "b.nnrec"]
+    for path, made, given in zip(paths, (one, other), (inputs.bfloat16().float(), inputs.bfloat16()), strict=True):
+        nndiff.record(made, given, path=path, backward=True, loss=cancelling)
+    (found,) = [each for each in nndiff.compare(*paths).findings if each.cause == "rounding"]
+    assert "that may be more" in found.evidence
+    assert found.confidence == 0.5

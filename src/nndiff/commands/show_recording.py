@@ -22,7 +22,7 @@ _TOLD = frozenset(
     (
         *("label", "producer", "seed", "backward", "mode", "dropout", "dropout_active", "selection", "inputs_kept"),
         *("params", "model", "flags", "environment", "modules", "shared", "warnings", "inputs", "draws", "loss"),
-        *("never_called", "without_gradient", "changed_parameters", "self_agreement"),
+        *("never_called", "without_gradient", "changed_parameters", "self_agreement", "held"),
     )
 )
 

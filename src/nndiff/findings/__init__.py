@@ -9,11 +9,13 @@ Slugs used so far:
     more-than-rounding  the first divergence looks like rounding, a later one does not
     train-mode          one side ran in train mode, or both with dropout at work
     weights-differ      the module that diverges first does not hold the same weights or buffers on the two sides
+    another-class       one function stands in place of another where the runs part first: an activation, a pooling
     attribute           the module that diverges first has other settings on the two sides
     called-otherwise    a layer is called in place of another, more often, or never, on one side only
     in-place            one side writes over, in place, what it uses again
     norms-only          only normalisation layers diverge on their own
     early-layers        the difference is there before the first layer with weights: preprocessing
+    loss-not-finite     the loss is NaN or infinite on both sides: no gradient was compared
     gradients-only      outputs agree, gradients do not
     gradients-missing   one side lacks gradients that the other has: frozen, detached, or not used
     gradients-scaled    every gradient that is out is so by one factor: a loss that is scaled, a factor in a backward

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from nndiff.divergence import Run
+from nndiff.divergence import Run, State
 from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.lost import SIDES
 from nndiff.names import ancestors, first_few
@@ -46,6 +46,10 @@ class Calls:
         """Tell whether neither a module nor anything in it was called."""
         return module in self._never and module not in self._inside
 
+    def holds(self, module: str) -> bool:
+        """Tell whether something inside a module was called."""
+        return module in self._inside
+
     def kind(self, module: str) -> str:
         """Return the class of a module."""
         return str(self.tree.get(module, {}).get("class", ""))
@@ -64,6 +68,8 @@ def called_findings(
         *(finding for number in (0, 1) for finding in _in_place(sides, number, until[number], harmless)),
         *(_left_out(run, sides, until) if first is not None and first.slot == "output" else ()),
     ]
+    if not harmless:
+        named += _out_of_order(run, sides)
     yield from named or _by_partners(run, sides, until[0], harmless)
 
 
@@ -123,6 +129,34 @@ def _more_often(side: Calls, other: Calls, until: float) -> Iterator[str]:
         more = side.times(name) > times > 0 and side.elements[name] > other.elements[name]
         if more and side.when(name, times) <= until:
             yield name
+
+
+def _out_of_order(run: Run, sides: _Sides) -> Iterator[Finding]:
+    """Tell that the first layer that is out runs before another on one side, and is given what that makes on the other.
+
+    A first layer that is out on its own is at fault itself, wherever it is run.
+    """
+    leaves = [site for site in run.telling if site.slot == "output" and _is_plain(site, sides)]
+    first = next((site for site in leaves if not site.passed), None)
+    if first is None or run.inputs_of(first) is not State.OUT:
+        return
+    later = [site for site in leaves if site.order > first.order]
+    ahead = [site for site in later if site.candidate.meta["order"] < first.candidate.meta["order"]]
+    if ahead:
+        yield Finding(
+            "called-otherwise",
+            (first.module, ahead[0].module),
+            f"{first.module} runs before {ahead[0].module} in the reference, and after it in the candidate",
+            "run the layers in the same order",
+            0.7,
+        )
+
+
+def _is_plain(site: SitePair, sides: _Sides) -> bool:
+    """Tell whether a layer has weights, nothing inside it that is called, and is called once on both sides."""
+    names = site.module, str(site.candidate.meta["module"])
+    both = list(zip(sides, names, strict=True))
+    return all(name in side.weighted and side.times(name) == 1 and not side.holds(name) for side, name in both)
 
 
 def _by_partners(run: Run, sides: _Sides, until: float, harmless: bool) -> Iterator[Finding]:

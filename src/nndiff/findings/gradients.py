@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from nndiff.divergence import Run
 from nndiff.findings.tied import untied
 from nndiff.lost import SIDES, foremost, lost_in, lost_why
 from nndiff.names import plural
-from nndiff.recorded import is_gradient, is_inner
+from nndiff.recorded import ENDLESS, is_gradient, is_inner
 from nndiff.result import Finding
 from nndiff.scaled import Factor, Reach, common_factor
 
 _LISTED = 10
 
 
-def gradient_findings(run: Run) -> Iterator[Finding]:
-    """Yield what is wrong with the gradients, where outputs do not explain it."""
+def gradient_findings(run: Run, not_held: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong with the gradients, where outputs do not explain it.
+
+    Of parameters `not_held` by one side there is none: that was told.
+    """
+    meaningless = tuple(site.pair.name for site in run.sites if site.pair.note == ENDLESS)
+    if meaningless:
+        yield Finding(
+            "loss-not-finite",
+            meaningless[:_LISTED],
+            f"{ENDLESS}: none of {plural(len(meaningless), 'gradient')} was compared",
+            "give another loss, seed or inputs, or leave out --backward (backward=True)",
+            1.0,
+        )
+        return
     outputs_agree = all(site.passed for site in run.telling if site.slot == "output")
     tied = list(untied(run.telling, run.left)) if outputs_agree else []
     yield from (finding for finding, _ in tied)
-    yield from _missing(run, frozenset(name for _, names in tied for name in names))
+    explained = {name for _, names in tied for name in names} | {f"{name}:param_grad" for name in not_held}
+    yield from _missing(run, explained)
     if outputs_agree:
         factor = common_factor(run.telling)
         yield from _scaled(factor)

@@ -16,6 +16,9 @@ def rounding_findings(run: Run, first: SitePair | None) -> Iterator[Finding]:
     found = run.rounding(first) if first is not None else None
     if first is None or found is None:
         return
+    if found.doubtful is not None:
+        yield _of_outputs(first, found)
+        return
     if found.jump is None:
         evidence = f"looks like rounding: {found.text}; nothing after it jumps, the most is {found.worst:.1e}"
         yield Finding("rounding", (first.pair.name,), evidence, _ways_out(found, run.sites), 0.7)
@@ -29,6 +32,15 @@ def rounding_findings(run: Run, first: SitePair | None) -> Iterator[Finding]:
         f"look there first: what comes before it passes at {_passing(before)}",
         0.8,
     )
+
+
+def _of_outputs(first: SitePair, found: Rounding) -> Finding:
+    """Tell that outputs look like rounding, and name the gradient that may be more."""
+    name, size = found.doubtful.pair.name if found.doubtful else "", f"{found.jumped_to:.1e}"
+    evidence = f"looks like rounding: {found.text}; so does every output, but {name} is off by {size}: that may be more"
+    wider = found.precision.wider
+    repair = f"compare in {wider} (--dtype {wider}): rounding vanishes there, a fault stays" if wider else ""
+    return Finding("rounding", (first.pair.name,), evidence, repair, 0.5)
 
 
 def _ways_out(found: Rounding, sites: Iterable[SitePair]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from nndiff.divergence import Run, State, attribute_changes
+from nndiff.divergence import Run, State
 from nndiff.excuses import rearranged
 from nndiff.findings.called import called_findings
+from nndiff.findings.first_module import first_module_findings
 from nndiff.findings.gradients import gradient_findings
 from nndiff.findings.in_place import in_place_findings
 from nndiff.findings.layout import Layout
@@ -16,9 +18,10 @@ from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
 from nndiff.findings.weights import weight_findings
 from nndiff.names import ancestors, plural
-from nndiff.recorded import is_inner
+from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Finding
 from nndiff.sites import SitePair, outside_agrees
+from nndiff.tensors import TensorRef
 from nndiff.verdict import Verdict
 
 
@@ -46,18 +49,21 @@ def _apart(
     yield from _inputs(run)
     yield from _losses(reference, candidate)
     yield from returned_findings(run, reference, candidate)
-    yield from rounding_findings(run, first)
-    yield from weight_findings(run, first, reference, candidate)
+    rounded = list(rounding_findings(run, first))
+    yield from rounded
+    looks_like_rounding = any(each.cause == "rounding" for each in rounded)
+    weights = list(weight_findings(run, first, reference, candidate))
+    yield from weights
     modes = list(_modes(run, first, reference, candidate))
     yield from modes
-    yield from _attributes(first, reference, candidate, known=("training",) if modes else ())
+    yield from first_module_findings(first, reference, candidate, known=("training",) if modes else ())
     yield from called_findings(run, first, reference, candidate, harmless=False)
     yield from in_place_findings(run, first)
     yield from _shapes(run, moved)
     yield from rearranged([site.pair for site in run.sites], moved, harmless=False)
-    yield from _norms(run)
-    yield from _early(run, reference)
-    yield from gradient_findings(run)
+    yield from _norms(run) if not looks_like_rounding else ()
+    yield from _early(run, reference, candidate) if not looks_like_rounding else ()
+    yield from gradient_findings(run, not_held={name for each in weights for name in each.where})
     yield from _inner(run)
     yield from _environment(reference, candidate)
 
@@ -87,6 +93,15 @@ def _modes(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -
             0.95,
         )
         return
+    if _draws_alone(reference, candidate):
+        yield Finding(
+            "train-mode",
+            (),
+            "one side is in train mode and draws random numbers, the other is not and draws none",
+            "record both with --mode eval (or both in train mode with --dropout off)",
+            0.9,
+        )
+        return
     dropping = [str(name) for name in reference.get("dropout_active") or candidate.get("dropout_active") or ()]
     # dropout draws alike where what comes before it is alike: it is to blame only where the runs part in it
     if first is not None and any(f"{name}.".startswith(f"{first.module}.".lstrip(".")) for name in dropping):
@@ -97,6 +112,16 @@ def _modes(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -
             "record both with --dropout off, or with --mode eval",
             0.6,
         )
+
+
+def _draws_alone(reference: Meta, candidate: Meta) -> bool:
+    """Tell whether only the side in train mode draws: functions drop where no module tells."""
+    draws = {_is_training(meta): meta.get("draws") for meta in (reference, candidate)}
+    return draws == {True: True, False: False}
+
+
+def _is_training(meta: Meta) -> bool:
+    return module_tree(meta).get("", {}).get("training") is True
 
 
 _MODE_DEPENDENT = ("dropout", "batchnorm", "instancenorm", "batch_norm")
@@ -129,24 +154,6 @@ def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
             )
 
 
-def _attributes(first: SitePair | None, reference: Meta, candidate: Meta, known: tuple[str, ...]) -> Iterator[Finding]:
-    # a fused layer is of another size, whatever is wrong; a gradient is made by others than the module it is taken at
-    if first is None or first.part or first.slot not in ("output", "buffer"):
-        return
-    trees = module_tree(reference), module_tree(candidate)
-    here, there = trees[0].get(first.reference.meta["module"], {}), trees[1].get(first.candidate.meta["module"], {})
-    changes = {name: both for name, both in attribute_changes(here, there).items() if name not in known}
-    if changes:
-        told = ", ".join(f"{name} {one!r} against {other!r}" for name, (one, other) in changes.items())
-        yield Finding(
-            "attribute",
-            (first.pair.name,),
-            f"{first.reference.meta.get('class') or here.get('class') or 'the module'} that diverges first has {told}",
-            "make them equal, then compare again",
-            0.9,
-        )
-
-
 def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
     others = [site.pair for site in run.sites if site.pair.verdict is Verdict.SHAPE and site.pair.order not in moved]
     misfits = tuple(pair.name for pair in others)
@@ -170,20 +177,20 @@ def _norms(run: Run) -> Iterator[Finding]:
             "norms-only",
             tuple(site.pair.name for site in own[:10]),
             "every module that diverges on its own is a normalisation layer",
-            "compare eps, running statistics, train or eval mode, and the order of eps and square root",
+            "compare eps, weights, running statistics, train or eval mode, and the order of eps and square root",
             0.8,
         )
 
 
-def _early(run: Run, reference: Meta) -> Iterator[Finding]:
+def _early(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
     """Tell when the two runs part before the first module that has weights, though they were fed the same."""
     if not all(site.passed for site in run.telling if site.slot == "model_input"):
         return
     outputs = [site for site in run.telling if site.slot == "output"]
-    weighted = _with_weights(run, reference)
-    begun = _first_weights(run, weighted)
-    before = [site for site in outputs if site.reference.meta["order"] < begun and not site.passed]
-    first = [site for site in outputs if site.reference.meta["order"] == begun and site.module in weighted]
+    weighted = _with_weights(run, reference, 0), _with_weights(run, candidate, 1)
+    begun = _first_weights(run.reference, weighted[0]), _first_weights(run.candidate, weighted[1])
+    before = [site for site in outputs if all(map(operator.lt, _orders(site), begun)) and not site.passed]
+    first = [site for site in outputs if _orders(site) == begun and site.module in weighted[0]]
     early = before or [site for site in first if run.inputs_of(site) is State.OUT]
     if early:
         yield Finding(
@@ -195,9 +202,13 @@ def _early(run: Run, reference: Meta) -> Iterator[Finding]:
         )
 
 
-def _first_weights(run: Run, weighted: Container[str]) -> int:
+def _orders(site: SitePair) -> tuple[int, int]:
+    return site.order, int(site.candidate.meta["order"])
+
+
+def _first_weights(tensors: Mapping[int, TensorRef], weighted: Container[str]) -> int:
     """Return the order of the first output that weights had a part in, be it of a module with a partner or not."""
-    outputs = [tensor.meta for tensor in run.reference.values() if tensor.meta["slot"] == "output"]
+    outputs = [tensor.meta for tensor in tensors.values() if tensor.meta["slot"] == "output"]
     made = (
         int(meta["order"])
         for meta in outputs
@@ -207,21 +218,24 @@ def _first_weights(run: Run, weighted: Container[str]) -> int:
     return min(made, default=-1)
 
 
-def _with_weights(run: Run, reference: Meta) -> set[str]:
-    """Return the modules that hold parameters; of those that are frozen only the modules themselves tell."""
-    owners = {site.module for site in run.sites if site.slot in ("param", "param_grad")}
-    return owners | {name for name, module in module_tree(reference).items() if has_weights(module)}
+def _with_weights(run: Run, meta: Meta, number: int) -> set[str]:
+    """Return the modules of a side that hold parameters; of those that are frozen only the modules themselves tell."""
+    owned = (site for site in run.sites if site.slot in ("param", "param_grad"))
+    owners = {str((site.reference, site.candidate)[number].meta["module"]) for site in owned}
+    return owners | {name for name, module in module_tree(meta).items() if has_weights(module)}
 
 
 def _inner(run: Run) -> Iterator[Finding]:
     """Tell when what differs inside is made good before it comes out."""
     failing = [site for site in run.telling if site.slot == "output" and not site.passed]
     if failing and outside_agrees(run.telling):
+        gradients = sum(is_gradient(site.reference) and not site.passed for site in run.telling)
+        but = f"; {plural(gradients, 'gradient')} inside {'does' if gradients == 1 else 'do'} not" if gradients else ""
         many = "1 output inside differs" if len(failing) == 1 else f"{len(failing):,} outputs inside differ"
         yield Finding(
             "inner-only",
             tuple(site.pair.name for site in failing[:10]),
-            f"{many}, and all that goes in and comes out of the model agrees",
+            f"{many}, and all that goes in and comes out of the model agrees{but}",
             "a rewrite that cancels out (a norm folded away, a scale moved), or a fault that these inputs do not show",
             0.7,
         )

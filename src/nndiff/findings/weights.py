@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nndiff.divergence import Run, State
 from nndiff.findings.modules import Meta
 from nndiff.held import Unequal, compare_held, held_by
+from nndiff.lost import SIDES
 from nndiff.names import first_few, plural
 from nndiff.result import Finding
 from nndiff.sites import SitePair
@@ -19,25 +20,29 @@ def weights_of(run: Run, first: SitePair | None, reference: Meta, candidate: Met
     agreeing = {site.module for site in run.sites if site.slot == "output" and site.passed}
     modules = first.module, str(first.candidate.meta["module"])
     found = compare_held((held_by(reference), held_by(candidate)), modules, agreeing)
+    if first.reference.meta.get("class") != first.candidate.meta.get("class"):
+        found = found._replace(alone=((), ()))  # another class may hold the same in another form
     return found if found.common else None
 
 
 def weight_findings(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
     """Yield what the module that diverges first does not hold alike."""
     found = weights_of(run, first, reference, candidate)
-    if found is None or not found.differing:
+    if found is None or not (found.differing or any(found.alone)):
         return
     all_over = compare_held((held_by(reference), held_by(candidate)), ("", ""))
-    more = f"; so are {len(all_over.differing):,} of all {plural(all_over.common, 'tensor')} that both models hold"
+    told = [f"only the {side} has {first_few(names)}" for side, names in zip(SIDES, found.alone, strict=True) if names]
+    if found.differing:
+        are = "is" if len(found.differing) == 1 else "are"
+        told.insert(0, f"{first_few(found.differing)} {are} not the same when the runs begin")
+    if len(all_over.differing) > len(found.differing):
+        told.append(
+            f"{len(all_over.differing):,} of all {plural(all_over.common, 'tensor')} that both models hold differ"
+        )
     yield Finding(
         "weights-differ",
-        found.differing,
-        f"{first_few(found.differing)} of the module that diverges first {_are(found)} not the same when the runs begin"
-        + (more if len(all_over.differing) > len(found.differing) else ""),
+        (*found.differing, *found.alone[0], *found.alone[1]),
+        f"of the module that diverges first {'; '.join(told)}",
         "load the same weights into both; nndiff diff of the two checkpoints tells how far they are apart",
         0.95,
     )
-
-
-def _are(found: Unequal) -> str:
-    return "is" if len(found.differing) == 1 else "are"

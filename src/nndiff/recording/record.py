@@ -155,13 +155,24 @@ def _run_all(
     facts = run_once(model, inputs, writer, plan, setting.wanted, state)
     if setting.repeat > 1:
         _repeat(model, inputs, writer, plan, setting, state, facts)
-    writer.meta |= facts.meta
+    dropping = [name for name in active_dropout(model) if name not in facts.never_called] if facts.meta["draws"] else []
+    writer.meta |= {**facts.meta, "dropout_active": dropping[:_MANY]}
     writer.meta["warnings"] += [
-        *_about_draws(facts, writer.meta["dropout_active"], setting),
+        *_about_dropout(dropping),
+        *_about_draws(facts, dropping, setting),
         *_about_generators(state.generators.used(), setting),
         *facts.warnings,
         *keep_notes(writer.keep, plan.names, writer.digests),
     ]
+
+
+def _about_dropout(dropping: Sequence[str]) -> Iterator[str]:
+    if dropping:
+        yield (
+            f"train mode with dropout at work in {counted([name or ROOT for name in dropping], 'module')}: a "
+            "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
+            "off) or in eval mode"
+        )
 
 
 def _about_draws(facts: Facts, dropping: Sequence[str], setting: _Setting) -> Iterator[str]:
@@ -226,21 +237,12 @@ def _relocatable(label: str) -> str:
 
 def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> dict[str, Any]:
     wanted, selection = setting.wanted, setting.selection
-    dropping = active_dropout(model)
-    warnings = list(plan.notes)
-    if dropping:
-        warnings.append(
-            f"train mode with dropout at work in {counted([name or ROOT for name in dropping], 'module')}: a "
-            "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
-            "off) or in eval mode"
-        )
     return {
         "label": _relocatable(label) or type(model).__name__,
         "producer": "nndiff.record",
         "seed": wanted.seed,
         "backward": wanted.backward,
         "dropout": setting.dropout or "as is",
-        "dropout_active": dropping[:_MANY],
         "selection": {
             "include": list(selection.include),
             "exclude": list(selection.exclude),
@@ -255,5 +257,5 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
         "modules": describe.module_tree(model),
         "shared": describe.shared_modules(model),
         "held": state_digests(model),
-        "warnings": warnings,
+        "warnings": list(plan.notes),
     }

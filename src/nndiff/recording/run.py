@@ -43,6 +43,7 @@ class Facts:
 
     meta: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    never_called: frozenset[str] = frozenset()
 
 
 def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wanted: Wanted, state: State) -> Facts:
@@ -162,6 +163,7 @@ def _input_gradient(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
 
 def _summary(recorder: Recorder, wanted: Wanted, facts: Facts) -> None:
     silent, flat = recorder.never_called, recorder.without_gradient
+    facts.never_called = frozenset(silent)
     if silent:
         facts.meta["never_called"] = silent[:_MANY]
     if wanted.backward and flat:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nndiff.lost import SIDES
 from nndiff.names import first_few, printable
 from nndiff.reports import wording
 from nndiff.result import Comparison
@@ -81,12 +82,18 @@ def _look_in(found: Mapping[str, Any]) -> str:
 
 def _weights(held: Any) -> str:
     """Say whether the module holds the same on both sides: if so, look at what it does with it."""
-    common, differing = (held.get("common"), held.get("differing")) if isinstance(held, Mapping) else (0, ())
-    if not isinstance(differing, (list, tuple)) or not isinstance(common, int) or not common:
+    if not isinstance(held, Mapping):
         return ""
-    if not differing:
-        return "the same on both sides: look at what is done with them"
-    return f"{len(differing):,} of {common:,} not the same: {first_few([_text(name) for name in differing])}"
+    common, differing, alone = (held.get(key) for key in ("common", "differing", "alone"))
+    names = [_names(differing), *(map(_names, alone) if isinstance(alone, (list, tuple)) else ())]
+    told = [f"only in the {side}: {first_few(each)}" for side, each in zip(SIDES, names[1:], strict=False) if each]
+    if names[0]:
+        told.insert(0, f"{len(names[0]):,} of {_plain(common)} not the same: {first_few(names[0])}")
+    return "; ".join(told) or "the same on both sides: look at what is done with them"
+
+
+def _names(value: Any) -> list[str]:
+    return [_text(name) for name in value] if isinstance(value, (list, tuple)) else []
 
 
 def _settings(changes: Any) -> str:

@@ -12,7 +12,7 @@ from nndiff.result import Side
 from nndiff.tensors import TensorRef
 
 # what a recording knows of its model and a result need not repeat
-_TOO_LONG = frozenset(("modules", "shared", "dropout_active", "inputs"))
+_TOO_LONG = frozenset(("modules", "shared", "dropout_active", "inputs", "held"))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from nndiff.recording.reader import Recording, open_recording
 from nndiff.recording.run import Facts, Wanted, run_once
 from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
-from nndiff.recording.state_digests import state_digests
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
 
@@ -91,7 +90,8 @@ def record(
         plan = make_plan(model, setting.selection, backward)
         seed_everything(seed)
         made = as_inputs(inputs)
-        meta = _meta(model, setting, plan, label) | {"mode": state.mode, "inputs": _inputs_to_come(made)}
+        meta = _meta(model, setting, plan, label)
+        meta |= {"mode": state.mode, "held": state.digests, "inputs": _inputs_to_come(made)}
         meta["warnings"] = [*notes, *meta["warnings"]]
         with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
             _run_all(model, made, writer, plan, setting, state)
@@ -256,6 +256,5 @@ def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> 
         "environment": describe.environment(),
         "modules": describe.module_tree(model),
         "shared": describe.shared_modules(model),
-        "held": state_digests(model),
         "warnings": list(plan.notes),
     }

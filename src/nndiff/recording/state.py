@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from nndiff.recording.generators import OwnGenerators
 from nndiff.recording.native import native
+from nndiff.recording.state_digests import digest_of, state_digests
 from nndiff.recording.torch_tensors import memory_of
 
 Mode = Literal["train", "eval"]
@@ -31,6 +32,7 @@ class State:
         total = sum(each.numel() * each.element_size() for _, each in self._parameters)
         self._unequal: list[str] | None = None  # as last found; a run may follow, so it holds for one use
         self._copies = {name: _copy(each) for name, each in self._parameters} if total <= _COPY_LIMIT else {}
+        self.digests = state_digests(model)
         self._buffers = {
             module: {
                 name: (each, None if each is None or is_lazy(each) else _copy(each)) for name, each in held.items()
@@ -68,7 +70,13 @@ class State:
 
     def _find_unequal(self) -> list[str]:
         held = ((name, each, self._copies.get(name)) for name, each in self._parameters)
-        return [name for name, each, copy in held if copy is not None and not _equal(copy, each)]
+        copied = ((name, each, copy) for name, each, copy in held if copy is not None)
+        return [name for name, each, copy in copied if not self._is_as_before(name, each) and not _equal(copy, each)]
+
+    def _is_as_before(self, name: str, parameter: torch.Tensor) -> bool:
+        """Tell whether a parameter has its digest still: that reads one tensor, a comparison with its copy two."""
+        before = self.digests.get(name)
+        return before is not None and before == digest_of(parameter)
 
     def restore(self, keep_modes: bool = False) -> list[str]:
         """Put everything back; return the parameters that could not be.

@@ -20,14 +20,15 @@ def state_digests(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
         model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
     ):
         if id(tensor) not in known:
-            known[id(tensor)] = _digest(tensor)
+            known[id(tensor)] = digest_of(tensor)
         digest = known[id(tensor)]
         if digest is not None:
             found[name] = digest
     return found
 
 
-def _digest(tensor: torch.Tensor) -> dict[str, Any] | None:
+def digest_of(tensor: torch.Tensor) -> dict[str, Any] | None:
+    """Return dtype, shape and digest of a tensor; None where it has no elements that can be read."""
     if is_lazy(tensor) or tensor.is_meta:
         return None
     try:

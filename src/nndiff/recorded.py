@@ -50,7 +50,8 @@ def not_asked_for(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
     if slot == "grad_input":  # nndiff record takes none
         return True
     holds = other.get("holds")  # of a layout that has no place for some
-    if isinstance(holds, list) and (slot not in holds or is_final_gradient(tensor)):
+    of_model = slot in ("input", "grad_output") and not tensor.meta.get("module")
+    if isinstance(holds, list) and (slot not in holds or of_model):
         return True
     if other.get("backward") is False and (slot in GRADIENTS or slot == "loss"):
         return True

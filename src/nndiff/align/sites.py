@@ -45,6 +45,7 @@ def align_sites(
     shared = _shared_otherwise(*calls)
     held = work.hold_back(*misnamed), work.hold_back(shared, shared)
     notes = pair_by_name(work, renames, mapping)
+    _pair_fed(work)
     pair_in_other_containers(work, renames, GUESSED)
     same = _calls_paired_by_name(work, *calls)
     for each in held:
@@ -74,6 +75,16 @@ def align_sites(
 
 
 _Calls = tuple[list[Call], list[Call]]
+
+
+def _pair_fed(work: Work) -> None:
+    """Pair the same inputs of the two models that go by other names, or by their places."""
+    left, right = (
+        [tensors[name] for name in free if tensors[name].meta["slot"] == "model_input"]
+        for tensors, free in ((work.all_reference, work.reference), (work.all_candidate, work.candidate))
+    )
+    for one, other in same_content(left, right):
+        work.pair(one.name, other.name, "content")
 
 
 def _shared_otherwise(reference: list[Call], candidate: list[Call]) -> frozenset[str]:

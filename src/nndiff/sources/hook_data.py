@@ -1,7 +1,8 @@
 """What the hooks of older scripts saved: which module, which direction, which call, in the forms such files have.
 
 Either layer names stand above what is of each (`{"fc": {"forward_outputs": ..., "backward_output_grads": ...}}`), or
-what it is stands above the layer names (`{"forward": {"fc": ...}, "backward": {"fc": ...}}`), or there are outputs alone.
+what it is stands above the layer names (`{"forward": {"fc": ...}, "backward": {"fc": ...}}`), or there is no word for
+what it is: outputs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Saved outputs as older scripts leave them: input_data.pt, forward_output.pt, parameter_gradients.pt, hook_data.pkl.
 
-Their tensors are given the sites of a recording, so that they are compared as one. The hooks of such scripts write
-over what they saw before: of a module that is called more than once its last call is there, and the gradient of its first.
+Their tensors are given the sites of a recording, so that they are compared as one. The hooks of such scripts write over
+what they saw before: of a module that is called more than once there is its last call, and the gradient of its first.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from nndiff.errors import UnsafeFileError
+from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile
-from nndiff.names import ancestors, first_few, plural, printable
+from nndiff.names import ancestors, plural, printable
 from nndiff.recording.events import Link, Site
 from nndiff.recording.measure import Raw, measure
 from nndiff.sources.hook_data import Hooked, hooked
@@ -38,9 +38,12 @@ def is_saved_outputs(path: str) -> bool:
     return any(_has(path, name) for name in HOOKS) or (has_inputs and _has(path, _OUTPUT))
 
 
-def inputs_in(path: str) -> str:
-    """Return the file of such a folder that holds what its model was fed, or an empty text."""
-    return next((os.path.join(path, name) for name in INPUTS if _has(path, name)), "")
+def file_of_inputs(path: str) -> str:
+    """Return the file of such a folder that holds what its model was fed."""
+    found = next((os.path.join(path, name) for name in INPUTS if _has(path, name)), "")
+    if not found:
+        raise SourceError(path, f"holds no inputs that could be fed again: it has no {' and no '.join(INPUTS)}")
+    return found
 
 
 def _has(path: str, name: str) -> bool:
@@ -107,12 +110,14 @@ def open_saved_outputs(path: str) -> Source:
     return Source(path, "recording", tensors, foreign=foreign, notes=notes, meta=_facts(folder))
 
 
-def settings_in(path: str) -> _Settings:
-    """Return the plain values such a folder, or a torch file of inputs, has beside its tensors: the seed and its kind."""
-    if not os.path.isdir(path):
-        return _plain_in(path)
-    files = (os.path.join(path, name) for name in (*INPUTS, _METADATA) if _has(path, name))
-    return {key: value for file in files for key, value in _plain_in(file).items()}
+def saved_settings(path: str) -> list[str]:
+    """Return the files of such a folder that tell how its script was run, the most telling first."""
+    names = (_METADATA, *INPUTS) if is_saved_outputs(path) else ()
+    return [os.path.join(path, name) for name in names if _has(path, name)]
+
+
+def _settings(path: str) -> _Settings:
+    return {key: value for file in reversed(saved_settings(path)) for key, value in _plain_in(file).items()}
 
 
 def _plain_in(file: str) -> _Settings:
@@ -147,17 +152,18 @@ def _measured(tensor: TensorRef, room: int) -> TensorRef:
 
 def _facts(folder: _Folder) -> dict[str, Any]:
     """Return what is known of the run, as a recording tells it."""
-    settings = settings_in(folder.path)
+    settings = _settings(folder.path)
     seed, mode = settings.get("seed"), settings.get("mode")
-    files = {"model_input": any(_has(folder.path, name) for name in INPUTS), "param_grad": _has(folder.path, _GRADIENTS)}
-    hooks = [slot for slot in ("input", "grad_output", "grad_input", "loss") if folder.of(slot)]
+    files = {"model_input": INPUTS, "loss": (_LOSS,), "param_grad": (_GRADIENTS,)}
+    filed = [slot for slot, names in files.items() if any(_has(folder.path, name) for name in names)]
+    hooks = [slot for slot in ("input", "grad_output", "grad_input") if folder.of(slot)]
     return {
         **({"seed": seed} if type(seed) is int else {}),
         **({"mode": mode} if mode in ("train", "eval") else {}),
         "settings": {key: value for key, value in settings.items() if len(str(value)) < 200},
-        "holds": ["output", *(slot for slot, there in files.items() if there), *hooks],
+        "holds": ["output", *filed, *hooks],
         "inputs_kept": bool(folder.of("input")),
-        "loss": "unknown",
+        **({"loss": "script"} if {"param_grad", "grad_output"} & {*filed, *hooks} else {}),
     }
 
 
@@ -165,11 +171,12 @@ def _notes(folder: _Folder) -> Iterator[str]:
     at_inputs = sum(len(tensors) for tensors in folder.of("grad_input").values())
     if at_inputs:
         yield (
-            f"{plural(at_inputs, 'gradient')} at the inputs of modules (grad_input): compared with those of another such "
-            "folder; nndiff record takes gradients at outputs"
+            f"{plural(at_inputs, 'gradient')} at the inputs of modules (grad_input): compared with those of another "
+            "folder of its kind alone, for nndiff record takes gradients at outputs"
         )
     for word, many in folder.unknown.items():
-        yield f"not compared: {plural(many, 'tensor')} under {printable(repr(word), 80)}, which is no word for what hooks see"
+        told = f"{plural(many, 'tensor')} under {printable(repr(word), 80)}"
+        yield f"not compared: {told} in its hook data, which does not say what they are"
     unmeasured = [place for place, tensors in folder.tensors.items() for each in tensors if not each.meta]
     if unmeasured:
         yield f"{plural(len(unmeasured), 'tensor')} without statistics: too large for the file, or not kept in it"
@@ -292,17 +299,18 @@ def _linked(found: Iterable[TensorRef]) -> Iterator[TensorRef]:
     outputs: dict[tuple[str, int, str], int] = {}
     for tensor in found:
         meta = tensor.meta
-        call, order = (meta["module"], meta["call"]), meta["order"]
+        call = meta["module"], meta["call"]
+        place = *call, meta["path"]
         link: dict[str, Any] = {}
         if meta["slot"] == "input":
             given.setdefault(call, []).append(_link(tensor, made))
         elif meta["slot"] == "output":
             link = {"inputs": tuple(given.get(call, ()))}
-            outputs[(*call, meta["path"])] = order
+            outputs[place] = meta["order"]
         elif meta["slot"] == "grad_output":
-            link = {"forward": outputs.get((*call, meta["path"]))}
+            link = {"forward": outputs.get(place)}
         if meta["slot"] in ("output", "model_input") and meta["digest"] and tensor.count > 1:
-            made[meta["digest"]] = order
+            made[meta["digest"]] = meta["order"]
         yield replace(tensor, meta={**meta, **link})
 
 

@@ -51,6 +51,8 @@ def align_sites(
     for each in held:
         work.give_back(each)
     _pair_unique(work, *calls, same, _content, "content")
+    if not all(call.cls for side in calls for call in side):  # whoever wrote it did not say
+        _pair_unique(work, *calls, same, _content_alone, "content")
     named = dict(same)
     _pair_calls(work, near_calls(*_free(calls, same)), same, "values near")
     _pair_calls(work, like_calls(*calls, same), same, "values near in like layers")
@@ -184,6 +186,11 @@ def _content(call: Call) -> Hashable | None:
     digests = tuple(output.meta.get("digest") for output in call.outputs)
     telling = all(digests) and any(output.count > 1 for output in call.outputs)
     return (call.cls, call.shapes, digests) if telling else None
+
+
+def _content_alone(call: Call) -> Hashable | None:
+    found = _content(call)
+    return None if found is None else (call.shapes, tuple(output.meta["digest"] for output in call.outputs))
 
 
 def _pair_in_order(

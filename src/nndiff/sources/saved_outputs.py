@@ -236,7 +236,7 @@ def _sites(folder: _Folder, found: Sequence[_Found], backward: bool = False) -> 
 
     def when(each: _Found) -> tuple[int, int, int, int]:
         place = each[0]
-        depth, at_input = place.module.count("."), place.slot.endswith("input")
+        depth, at_input = len([*ancestors(place.module)]), place.slot.endswith("input")
         return (spans[place.module][not at_input], not at_input, depth if at_input else -depth, place.call)
 
     for place, tensors in sorted(found, key=when, reverse=backward):

@@ -12,6 +12,8 @@ from torch import nn
 
 from helpers import nndiff
 from nndiff.recording import Writer
+from nndiff.recording.arrays import raw_array
+from nndiff.recording.events import Site
 from nndiff.recording.record import record
 
 
@@ -79,7 +81,7 @@ def test_one_that_was_cut_off_says_so_first(tmp_path):
 
 def test_one_tensor_is_one_tensor(tmp_path):
     with Writer(tmp_path / "a.nnrec", {"label": "mine", "colour": "blue"}) as writer:
-        writer.add("fc", "state", np.ones(3))
+        writer.tensor(Site("fc", "state"), lambda: raw_array(np.ones(3)))  # of another nndiff, or of none
     lines = show(tmp_path / "a.nnrec").splitlines()
     assert lines[0].endswith("recording, complete, 1 tensor")
     assert "  model     mine" in lines

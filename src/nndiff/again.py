@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from nndiff.recorded import GRADIENTS
 from nndiff.sources import open_source
+
+DEFAULT_SEED = 42
+_TORCH = (".pt", ".pth", ".bin", ".pkl")
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ def run_again(path: str) -> RunAgain:
     meta, mode, seed = source.meta, source.meta.get("mode"), source.meta.get("seed")
     return RunAgain(
         inputs=_inputs_of(path),
-        seed=seed if type(seed) is int else 42,
+        seed=seed if type(seed) is int else DEFAULT_SEED,
         # one that was cut off may only have the gradients that come first
         backward=any(tensor.meta.get("slot") in GRADIENTS for tensor in source.tensors.values()),
         mode=mode if mode in ("train", "eval") else None,
@@ -52,10 +56,30 @@ def run_again(path: str) -> RunAgain:
 
 def _inputs_of(path: str) -> str:
     """Return where the inputs are; a recording that cannot feed them again says so before anything runs."""
-    saved = os.path.join(path, "input_data.pt")
-    if os.path.isfile(saved):
-        return saved
+    from nndiff.sources.saved_outputs import file_of_inputs, is_saved_outputs
+
+    if is_saved_outputs(path):
+        return file_of_inputs(path)
     from nndiff.recording import open_recording
 
     open_recording(path).inputs()
     return path
+
+
+def seed_of(given: int | None, inputs: Sequence[str]) -> int:
+    """Return the seed of a run: the one given, else the one that an older script saved with its inputs, else 42."""
+    if given is not None:
+        return given
+    found = (seed for path in inputs for seed in _seeds(path))
+    return next(found, DEFAULT_SEED)
+
+
+def _seeds(path: str) -> Iterator[int]:
+    from nndiff.sources.saved_outputs import saved_settings
+    from nndiff.sources.torch_file import PLAIN
+
+    files = saved_settings(path) if os.path.isdir(path) else [path] if path.endswith(_TORCH) else []
+    for file in files:
+        seed = open_source(file).tensors.get("seed") if os.path.isfile(file) else None
+        if seed is not None and seed.meta.get(PLAIN) and seed.dtype.name == "int64":
+            yield int(seed.numpy().item())

@@ -102,7 +102,15 @@ class Run:
             return causes[0]
         # No cause is certain. Where inputs were not recorded, the first to finish is the best that is known.
         unknown = [site for site in failing if states[id(site)] is State.UNKNOWN]
-        return (unknown or failing)[0]
+        found = unknown or failing
+        return min(found, key=_candidates_order) if self._only_candidate_knows else found[0]
+
+    @cached_property
+    def _only_candidate_knows(self) -> bool:
+        """Tell whether only the candidate has links between calls: hooks of a script may be listed in any order."""
+        outputs = [site for site in self.sites if site.slot == "output"]
+        knows = [any(side.meta.get("inputs") for side in sides) for sides in zip(*map(_sides, outputs), strict=True)]
+        return knows == [False, True]
 
     def rounding(self, first: SitePair) -> Rounding | None:
         """Return whether the place where the runs part first looks like rounding."""
@@ -189,6 +197,14 @@ class Run:
         if lost is not None and comes_before(lost, found):
             return lost
         return found or next((site for site in self.telling if not site.passed), None)
+
+
+def _candidates_order(site: SitePair) -> int:
+    return int(site.candidate.meta["order"])
+
+
+def _sides(site: SitePair) -> tuple[TensorRef, TensorRef]:
+    return site.reference, site.candidate
 
 
 def _may_lie_otherwise(one: TensorRef | None, other: TensorRef | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,16 +116,22 @@ def _recording_first(reference: Any, candidates: Iterable[Any]) -> None:
         )
 
 
-def _as_recorded(path: str, running: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the inputs of a recorded run, and how it was run where nothing else is asked for."""
+def _as_recorded(path: str, running: dict[str, Any]) -> tuple[_Saved, dict[str, Any]]:
+    """Return where a recorded run has its inputs, and how it was run where nothing else is asked for."""
     from nndiff.again import run_again
-    from nndiff.models.inputs import load
 
     run = run_again(path)
     found = {name: running[name] or getattr(run, name) for name in ("backward", "mode", "dropout")}
     found["seed"] = run.seed if running["seed"] is None else running["seed"]
     found |= {"params": run.params, "inputs_kept": run.inputs_kept, "loss": running["loss"]}
-    return (lambda: load(run.inputs)), found
+    return _Saved(run.inputs), found
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """Name the file or recording that holds the inputs."""
+
+    path: str
 
 
 def _recorded(side: Any, inputs: Any, path: Path, running: dict[str, Any]) -> Any:
@@ -133,7 +140,12 @@ def _recorded(side: Any, inputs: Any, path: Path, running: dict[str, Any]) -> An
         return side
     from nndiff.recording.record import record
 
-    return record(side, inputs, path=path, **running)
+    if not isinstance(inputs, _Saved):
+        return record(side, inputs, path=path, **running)
+    from nndiff.models.inputs import load
+
+    saved = load(inputs.path, side)
+    return record(side, saved.inputs, path=path, notes=saved.notes, **running)
 
 
 def assert_same(reference: Any, candidate: Any, inputs: Any = None, **options: Any) -> None:

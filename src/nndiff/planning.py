@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -97,8 +98,33 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
                 "outputs asks for one (frozen, detached, no_grad); leave out --backward (backward=True)"
             )
         full = _pairing(both_recorded)(opened.tensors, source.tensors, rules.renames, rules.mapping)
-        plans.append(Plan(label, opened, source, *filtered(full, rules)))
+        kept, notes = filtered(full, rules)
+        apart = _gradients_apart(opened, source, kept) if both_recorded else ()
+        plans.append(Plan(label, opened, source, kept, (*notes, *apart)))
     return plans
+
+
+def _gradients_apart(reference: Source, candidate: Source, found: Alignment) -> Iterator[str]:
+    """Yield that gradients of one kind, which both sides have, were not compared at all."""
+    paired = {reference.tensors[found.whole(match.reference)].meta.get("slot") for match in found.matches}
+    left = (_slots(reference, found.only_reference), _slots(candidate, found.only_candidate))
+    for slot, what in _KINDS.items():
+        if slot not in paired and all(each[slot] for each in left):
+            yield (
+                f"{what} were not compared: the reference has {left[0][slot]:,}, the candidate {left[1][slot]:,}, and "
+                "none of them found a partner; --map and --rename tell which belong together"
+            )
+
+
+_KINDS = {
+    "grad_output": "gradients at outputs",
+    "grad_input": "gradients at inputs",
+    "param_grad": "gradients of parameters",
+}
+
+
+def _slots(source: Source, names: Iterable[str]) -> Counter[str]:
+    return Counter(str(source.tensors[name].meta.get("slot")) for name in names)
 
 
 def _counting(source: Source, rules: Rules) -> Source:

@@ -8,9 +8,9 @@ from typing import Any
 
 from nndiff.tensors import TensorRef
 
-GRADIENTS = ("grad_output", "param_grad", "model_input_grad")
+GRADIENTS = ("grad_output", "grad_input", "param_grad", "model_input_grad")
 # Inside a model implementations may differ in how they cut it into modules; what goes in and comes out may not.
-_INNER = ("input", "output", "grad_output", "recompute")
+_INNER = ("input", "output", "grad_output", "grad_input", "recompute")
 _OWNED = ("param", "param_grad")
 
 
@@ -56,8 +56,11 @@ def is_final(tensor: TensorRef) -> bool:
 def not_asked_for(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
     """Tell whether the other recording was made without this kind of tensor: no difference of the models."""
     slot = tensor.meta.get("slot")
+    if slot == "grad_input":  # nndiff record takes none
+        return True
     holds = other.get("holds")  # of a layout that has no place for some
-    if isinstance(holds, list) and (slot not in holds or is_final_gradient(tensor)):
+    of_model = slot in ("input", "grad_output") and not tensor.meta.get("module")
+    if isinstance(holds, list) and (slot not in holds or of_model):
         return True
     if other.get("backward") is False and (slot in GRADIENTS or slot == "loss"):
         return True

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from test_saved_outputs import old_script
+from old_folders import old_script
 from torch import nn
 
 import nndiff

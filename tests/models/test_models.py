@@ -236,6 +236,11 @@ def test_inputs_given_twice_or_mixed() -> None:
     assert from_options([], None, None) is None
 
 
+class Takes(nn.Module):
+    def forward(self, x: Any, mask: Any = None, ids: Any = None) -> Any:
+        return x
+
+
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "pt"])
 def test_saved_inputs(kind: str, tmp_path: Path) -> None:
     import safetensors.torch
@@ -248,7 +253,7 @@ def test_saved_inputs(kind: str, tmp_path: Path) -> None:
         safetensors.torch.save_file(tensors, path)
     else:
         torch.save(tensors, path)
-    found = load(str(path))
+    found = load(str(path), Takes()).inputs
     assert found.args == ()
     assert found.kwargs.keys() == tensors.keys()
     assert all(torch.equal(found.kwargs[name], value) for name, value in tensors.items())
@@ -258,7 +263,7 @@ def test_a_recording_without_inputs_cannot_feed(tmp_path: Path) -> None:
     with Writer(tmp_path / "a.nnrec") as writer:
         writer.add("fc", "output", np.ones(3))
     with pytest.raises(NndiffError, match="holds no inputs"):
-        load(str(tmp_path / "a.nnrec"))
+        load(str(tmp_path / "a.nnrec"), Takes())
 
 
 def net(width: int = 4) -> nn.Sequential:

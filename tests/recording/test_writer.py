@@ -38,6 +38,84 @@ def test_arrays_come_back(kind: str, shape: tuple[int, ...], tmp_path: Path) -> 
         assert np.array_equal(tensors[name].numpy(), wanted)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "dtype", "wanted"),
+    [
+        ([1.5, 2, 3], None, "float64"),
+        ([[1, 2, 3], [4, 5, 6]], None, "int64"),
+        ([[True], [False]], None, "bool"),
+        ([1, 2.5], "float32", "float32"),
+        ([[[]]], None, "float64"),
+    ],
+)
+def test_a_list_of_numbers_is_an_array(numbers: list[Any], dtype: str | None, wanted: str, tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("fc", "output", numbers, dtype=dtype)
+        writer.add(
+            "", "output", {"x": numbers, "y": (1.0, [np.ones(2), 3.0])}, dtype=dtype if dtype != "float32" else None
+        )
+    recording = open_recording(tmp_path / "a.nnrec")
+    tensor = recording.source().tensors["fc:output"]
+    assert (tensor.dtype.name, tensor.numpy().tolist()) == (wanted, numbers)
+    assert [event.site.name for event in recording.tensors] == ["fc:output", "(model):output.x", "(model):output.y.1.0"]
+
+
+@pytest.mark.parametrize("numbers", [[[1, 2], [3]], [1, [2, 3]], [2**70, 1], [[1, 2], []]])
+def test_a_list_that_is_no_array_is_refused(numbers: list[Any], tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer, pytest.raises(UsageError, match="'fc:output': a list of numbers"):
+        writer.add("fc", "output", numbers)
+
+
+@pytest.mark.parametrize(
+    ("slot", "meant"), [("foo", ""), ("outputs", " (did you mean output?)"), ("", ""), ("x" * 999, "")]
+)
+def test_a_slot_that_is_none_is_refused(slot: str, meant: str, tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer, pytest.raises(UsageError) as caught:
+        writer.add("fc", slot, np.ones(3))
+    assert str(caught.value).startswith(f"{slot[:100]!r} is no slot{meant}; the slots are model_input, input, output,")
+
+
+ONE, TWO = np.ones((2, 3), np.float32), np.arange(4)
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "kwargs"),
+    [
+        ([("", ONE)], 1, []),
+        ([("", (ONE, TWO))], 2, []),
+        ([("1", TWO), ("0", ONE)], 2, []),
+        ([("", {"x": ONE, "mask": TWO})], 0, ["x", "mask"]),
+        ([("0", ONE), ("length", 3), ("name", "text"), ("nothing", None)], 1, ["length", "name", "nothing"]),
+    ],
+)
+def test_inputs_are_fed_again_by_their_paths(given: list[Any], args: int, kwargs: list[str], tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        for path, value in given:
+            writer.add("", "model_input", value, path=path)
+    found, named = open_recording(tmp_path / "a.nnrec").inputs()
+    assert (len(found), [*named]) == (args, kwargs)
+    assert [each.numpy().tolist() for each in found] == [each.tolist() for each in (ONE, TWO)[:args]]
+    assert {name: each for name, each in named.items() if not hasattr(each, "numpy")} == {
+        path: value for path, value in given if path in ("length", "name", "nothing")
+    }
+
+
+@pytest.mark.parametrize("path", ["1", "x.0", "a b", "00", "²", "-1", "9" * 5000])
+def test_inputs_whose_paths_say_nothing_are_not_fed(path: str, tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("", "model_input", ONE, path=path[:900])
+    with pytest.raises(SourceError, match="cannot be fed again: the path of a model_input is the name of an argument"):
+        open_recording(tmp_path / "a.nnrec").inputs()
+
+
+def test_inputs_of_a_second_call_are_not_fed(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer:
+        writer.add("", "model_input", ONE)
+        writer.add("", "model_input", ONE)
+    with pytest.raises(SourceError, match="'\\(model\\)@1:model_input' is no first call"):
+        open_recording(tmp_path / "a.nnrec").inputs()
+
+
 @pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"])
 def test_element_types_numpy_lacks(kind: str, tmp_path: Path) -> None:
     array = np.linspace(-3, 3, 7).astype(getattr(ml_dtypes, kind))

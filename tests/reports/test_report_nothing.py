@@ -25,7 +25,7 @@ def saved(path: Path) -> str:
 
 
 def test_recordings_without_a_common_layer(tmp_path: Path) -> None:
-    result = compare(recorded(tmp_path / "a", "x"), recorded(tmp_path / "b", "y", slot="hidden"))
+    result = compare(recorded(tmp_path / "a", "x"), recorded(tmp_path / "b", "y", slot="recompute"))
     assert wording.headline(result) == (
         "nothing compared: no tensor found a partner (1 only in the reference, 1 only in the candidate)"
     )
@@ -61,7 +61,7 @@ def test_recordings_that_kept_too_little(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("report", ["terminal", "md", "html"])
 def test_what_was_recorded_is_never_called_parameters(report: str, tmp_path: Path) -> None:
-    result = compare(recorded(tmp_path / "a", "x"), recorded(tmp_path / "b", "y", slot="hidden"))
+    result = compare(recorded(tmp_path / "a", "x"), recorded(tmp_path / "b", "y", slot="recompute"))
     text = get_report(report).render(result, ReportOptions(width=100, color=False))
     assert "12 elements" in text
     assert "12 parameters" not in text

@@ -19,6 +19,12 @@ def replay(reference: Path, port: str, out: Path, **options: Any) -> nndiff.Comp
     meta = open_recording(reference).meta
     made = resolve(port)
     nndiff.record(
-        made.model, load(str(reference)), path=out, backward=True, loss=made.loss, mode=meta["mode"], seed=meta["seed"]
+        made.model,
+        load(str(reference), made.model).inputs,
+        path=out,
+        backward=True,
+        loss=made.loss,
+        mode=meta["mode"],
+        seed=meta["seed"],
     )
     return nndiff.compare(reference, out, **options)

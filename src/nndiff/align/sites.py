@@ -45,11 +45,14 @@ def align_sites(
     shared = _shared_otherwise(*calls)
     held = work.hold_back(*misnamed), work.hold_back(shared, shared)
     notes = pair_by_name(work, renames, mapping)
+    _pair_fed(work)
     pair_in_other_containers(work, renames, GUESSED)
     same = _calls_paired_by_name(work, *calls)
     for each in held:
         work.give_back(each)
     _pair_unique(work, *calls, same, _content, "content")
+    if not all(call.cls for side in calls for call in side):  # whoever wrote it did not say
+        _pair_unique(work, *calls, same, _content_alone, "content")
     _pair_unique(work, *calls, same, _weights, "weights")
     named = dict(same)
     _pair_calls(work, near_calls(*_free(calls, same)), same, "values near")
@@ -75,6 +78,16 @@ def align_sites(
 
 
 _Calls = tuple[list[Call], list[Call]]
+
+
+def _pair_fed(work: Work) -> None:
+    """Pair the same inputs of the two models that go by other names, or by their places."""
+    left, right = (
+        [tensors[name] for name in free if tensors[name].meta["slot"] == "model_input"]
+        for tensors, free in ((work.all_reference, work.reference), (work.all_candidate, work.candidate))
+    )
+    for one, other in same_content(left, right):
+        work.pair(one.name, other.name, "content")
 
 
 def _shared_otherwise(reference: list[Call], candidate: list[Call]) -> frozenset[str]:
@@ -174,6 +187,11 @@ def _content(call: Call) -> Hashable | None:
     digests = tuple(output.meta.get("digest") for output in call.outputs)
     telling = all(digests) and any(output.count > 1 for output in call.outputs)
     return (call.cls, call.shapes, digests) if telling else None
+
+
+def _content_alone(call: Call) -> Hashable | None:
+    found = _content(call)
+    return None if found is None else (call.shapes, tuple(output.meta["digest"] for output in call.outputs))
 
 
 def _weights(call: Call) -> Hashable | None:

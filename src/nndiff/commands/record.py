@@ -64,7 +64,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SPEC",
         help="NAME=DTYPE[SHAPE][:LOW..HIGH] drawn from the seed (B and T in the shape are the sizes below; a number "
-        "as NAME is a position), repeatable; or one .npz, .safetensors, .pt or recording",
+        "as NAME is a position), repeatable; or one .npz, .safetensors, .pt, recording or folder of saved outputs",
     )
     group.add_argument("--batch-size", type=_positive, metavar="B", help="batch size of inputs that are made")
     group.add_argument("--seq-len", type=_positive, metavar="T", help="length of inputs that are made")
@@ -75,7 +75,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how the model runs."""
     group = parser.add_argument_group("run")
-    group.add_argument("--seed", type=int, default=42, help="seed of Python, NumPy and torch (default: 42)")
+    group.add_argument(
+        "--seed", type=int, help="seed of Python, NumPy and torch (default: the one saved beside --input, or 42)"
+    )
     group.add_argument("--backward", action="store_true", help="the loss and the backward pass too")
     group.add_argument("--mode", choices=("train", "eval"), help="put the model in this mode (default: as it is)")
     group.add_argument("--dropout", choices=("off",), help="off: switch dropout off in train mode")
@@ -124,9 +126,11 @@ def run(args: argparse.Namespace) -> int:
 
 def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Recording]:
     """Build the model that was asked for, run it and save what it did."""
+    from nndiff.again import seed_of
     from nndiff.models import Wishes, resolve
 
-    wishes = Wishes(args.seed, args.config, args.batch_size, args.seq_len, args.variant)
+    seed = seed_of(args.seed, args.input)
+    wishes = Wishes(seed, args.config, args.batch_size, args.seq_len, args.variant)
     spec = resolve(args.model, wishes)
     from nndiff.models.prepare import prepare
     from nndiff.models.user_code import user_code
@@ -138,7 +142,7 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
             prepared.model,
             prepared.inputs,
             path=output,
-            seed=args.seed,
+            seed=seed,
             backward=args.backward,
             loss=prepared.loss,
             mode=args.mode,

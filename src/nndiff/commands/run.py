@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from nndiff.again import seed_of
 from nndiff.commands.diff import add_pairing_options, compare_and_report, rules_from
 from nndiff.commands.elsewhere import Order, record_elsewhere
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports
@@ -126,7 +127,7 @@ def _side_options(args: argparse.Namespace, short: str) -> Iterator[str]:
 
 
 def _run_options(args: argparse.Namespace) -> Iterator[str]:
-    yield from ("--seed", str(args.seed), "--repeat", str(args.repeat))
+    yield from ("--seed", str(seed_of(args.seed, args.input)), "--repeat", str(args.repeat))
     for name in ("mode", "dropout", "device", "dtype", "batch_size", "seq_len"):
         value = getattr(args, name)
         if value is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,14 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
+from nndiff.models.fitting import fitted
+from nndiff.names import first_few, printable
 from nndiff.recording.call import Inputs
 from nndiff.recording.folder import is_recording
 from nndiff.recording.torch_tensors import from_raw
+from nndiff.sources import open_source
+from nndiff.sources.saved_outputs import file_of_inputs, is_saved_outputs
+from nndiff.sources.torch_file import PLAIN
 from nndiff.tensors import TensorRef
 
 _FORM = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?::(?P<low>[^.]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
@@ -72,35 +77,61 @@ def parse_drawn(spec: str, batch_size: int | None, seq_len: int | None) -> Drawn
     return Drawn(found["name"], dtype, shape, low, high)
 
 
-def from_options(specs: Sequence[str], batch_size: int | None, seq_len: int | None) -> Callable[[], Inputs] | None:
-    """Return what makes the inputs that --input options ask for, or None where there are none."""
-    if not specs:
-        return None
+@dataclass(frozen=True)
+class Loaded:
+    """Hold the inputs that a file holds for a model, and what is to be told of them."""
+
+    inputs: Inputs
+    notes: tuple[str, ...] = ()
+
+
+def _saved(specs: Sequence[str]) -> str:
+    """Return the file that --input names; an empty text where it describes what is to be drawn."""
     files = [spec for spec in specs if not _WHOLE.match(spec) and not spec[:1].isdigit()]
     if files and len(specs) > 1:
         raise UsageError("--input takes one saved file, or any number of NAME=DTYPE[SHAPE], not both")
-    if files:
-        return lambda: load(files[0])
+    return files[0] if files else ""
+
+
+def from_file(specs: Sequence[str], model: torch.nn.Module) -> Loaded | None:
+    """Return the saved inputs that --input names, or None where it names none."""
+    file = _saved(specs)
+    return load(file, model) if file else None
+
+
+def from_options(specs: Sequence[str], batch_size: int | None, seq_len: int | None) -> Callable[[], Inputs] | None:
+    """Return what draws the inputs that --input options ask for, or None where there are none."""
+    if not specs or _saved(specs):
+        return None
     drawn = [parse_drawn(spec, batch_size, seq_len) for spec in specs]
     if len({each.name for each in drawn}) != len(drawn):
         raise UsageError("--input names one input twice")
     return lambda: _arranged({each.name: each.draw() for each in drawn})
 
 
-def load(path: str) -> Inputs:
-    """Return the inputs a file holds: of a recording its model's inputs, else tensors by the names of arguments."""
+def load(path: str, model: torch.nn.Module) -> Loaded:
+    """Return the inputs that are saved: of a recording its model's inputs, else tensors by the names of arguments."""
     if is_recording(Path(path)):
         from nndiff.recording.reader import open_recording
 
         args, kwargs = open_recording(path).inputs()
         made = tuple(_with_tensors(each) for each in args), {name: _with_tensors(each) for name, each in kwargs.items()}
-        return Inputs(made[0], made[1], data_of(*made))
-    from nndiff.sources import open_source
+        return Loaded(Inputs(made[0], made[1], data_of(*made)))
+    file = file_of_inputs(path) if is_saved_outputs(path) else path
+    source = open_source(file)
+    held = {name: _value(ref) for name, ref in source.tensors.items()}
+    alone = _NAMELESS.get(Path(file).suffix)
+    if alone is not None and [*held] == [alone or Path(file).stem]:
+        return Loaded(_arranged({"0": held.popitem()[1]}))  # saved without a name it is the first argument
+    fit = fitted(model, held, file)
+    texts = [f"{printable(name, 40)} = {printable(what, 40)}" for name, what in source.others.items()]
+    beside = [f"not fed, as it is no tensor and no number: {first_few(texts, 8)} of {file}"] if texts else []
+    return Loaded(_arranged(fit.values), (*fit.notes, *beside))
 
-    held = {name: tensor_of(ref) for name, ref in open_source(path).tensors.items()}
-    alone = _NAMELESS.get(Path(path).suffix)
-    # one tensor that was saved without a name is the first argument
-    return _arranged({"0": held.popitem()[1]} if alone is not None and [*held] == [alone or Path(path).stem] else held)
+
+def _value(ref: TensorRef) -> Any:
+    """Return a stored value as it was saved: a number as a number."""
+    return ref.numpy().item() if ref.meta.get(PLAIN) else tensor_of(ref)
 
 
 def tensor_of(ref: TensorRef) -> torch.Tensor:
@@ -121,16 +152,16 @@ def _with_tensors(value: Any) -> Any:
     return value
 
 
-def _arranged(tensors: dict[str, torch.Tensor]) -> Inputs:
+def _arranged(values: Mapping[str, Any]) -> Inputs:
     """Return a call: names that are numbers (0, 1, arr_0) are positions, the others keywords."""
-    positions: dict[int, torch.Tensor] = {}
-    kwargs: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
+    positions: dict[int, Any] = {}
+    kwargs: dict[str, Any] = {}
+    for name, value in values.items():
         number = name.removeprefix("arr_")
         if number.isdigit():
-            positions[int(number)] = tensor
+            positions[int(number)] = value
         elif name.isidentifier():
-            kwargs[name] = tensor
+            kwargs[name] = value
         else:
             raise ModelError(f"input {name!r} is no name an argument can have; save inputs under the arguments' names")
     args = tuple(positions[number] for number in sorted(positions))

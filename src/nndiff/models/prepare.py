@@ -24,8 +24,9 @@ def prepare(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
         notes += load_checkpoint(spec.model, args.ckpt, partial=args.partial)
     elif args.partial:
         raise UsageError("--partial belongs to --ckpt")
-    made = inputs_of.from_options(args.input, args.batch_size, args.seq_len) or spec.inputs
-    made = made or inputs_of.guess(spec.model, args.batch_size, args.seq_len)
+    saved = inputs_of.from_file(args.input, spec.model)
+    notes += saved.notes if saved else ()
+    made = saved.inputs if saved else _made(spec, args)
     if made is None:
         raise ModelError(
             f"{spec.label} brings no inputs: define inputs() in its file, or give --input 'NAME=DTYPE[SHAPE]' "
@@ -35,6 +36,12 @@ def prepare(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
     with user_code(f"moving {spec.label}"):
         model = spec.model.to(device=device, dtype=dtype) if device or dtype else spec.model
     return replace(spec, model=model, inputs=_placed(made, model, dtype), notes=tuple(notes))
+
+
+def _made(spec: ModelSpec, args: argparse.Namespace) -> Any:
+    """Return what makes inputs: what is asked for, what the model brings along, or what is usual for its kind."""
+    made = inputs_of.from_options(args.input, args.batch_size, args.seq_len) or spec.inputs
+    return made or inputs_of.guess(spec.model, args.batch_size, args.seq_len)
 
 
 def _dtype(name: str | None) -> torch.dtype | None:

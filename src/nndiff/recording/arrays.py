@@ -12,12 +12,41 @@ from nndiff.errors import UsageError
 from nndiff.recording.measure import Raw
 from nndiff.recording.values import TEXT_LIMIT, WHOLE_BITS
 
+_MOST_AXES = 32
+_NUMPY_NAMES = frozenset(name for name in DTYPES if hasattr(np, name) or name == "bool")
+
 
 def is_array(value: Any) -> bool:
     """Tell whether a value is an array: NumPy's, or one that turns into it (JAX, TensorFlow, torch on the CPU)."""
     return isinstance(value, (np.ndarray, np.generic)) or (
         hasattr(value, "__array__") and hasattr(value, "shape") and hasattr(value, "dtype")
     )
+
+
+def is_array_or_numbers(value: Any) -> bool:
+    """Tell whether a value is an array, or a list of numbers, which is meant as one."""
+    return is_array(value) or (type(value) is list and bool(value) and _is_of_numbers(value, 1))
+
+
+def _is_of_numbers(value: list[Any], axes: int) -> bool:
+    return axes <= _MOST_AXES and all(
+        isinstance(each, (bool, int, float, complex)) or (type(each) is list and _is_of_numbers(each, axes + 1))
+        for each in value
+    )
+
+
+def raw_numbers(name: str, numbers: list[Any], dtype: str | None = None) -> Raw:
+    """Return the raw elements of a list of numbers, which must be as long in every row."""
+    try:
+        array = np.asarray(numbers, DTYPES[dtype].storage if dtype in _NUMPY_NAMES else None)
+    except (ValueError, TypeError, OverflowError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "biufc":
+        raise UsageError(
+            f"{name!r}: a list of numbers is taken as an array, and this one is none: its rows are not of one length, "
+            "or not all are numbers of a size NumPy has; give an array, or a tuple or dict of what it holds"
+        )
+    return raw_array(array, dtype)
 
 
 def raw_array(value: Any, dtype: str | None = None) -> Raw:

@@ -11,12 +11,13 @@ Phase = Literal["forward", "backward", "recompute"]
 
 ROOT = "(model)"
 
-# What slots stand for; a foreign writer may use others.
+# What slots stand for.
 SLOTS = {
     "model_input": "what the model was fed, always kept in full",
     "input": "what a module was called with, taken before it ran",
     "output": "what a module returned",
     "grad_output": "the gradient of the loss at a module's output",
+    "grad_input": "the gradient of the loss at what a module was given; other writers than nndiff record have it",
     "loss": "the loss",
     "param": "a parameter before the run",
     "param_grad": "the gradient of a parameter after the backward pass",

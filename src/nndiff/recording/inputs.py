@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.errors import SourceError
+from nndiff.names import printable
 from nndiff.recording.values import escape, steps
 from nndiff.tensors import TensorRef
 
@@ -45,6 +46,27 @@ def rebuild(where: str, spec: Any, tensors: Mapping[int, TensorRef]) -> tuple[li
         raise SourceError(where, "holds no inputs that could be fed again")
     args = [_rebuild(where, each, tensors, 0) for each in spec["args"]]
     return args, {name: _rebuild(where, each, tensors, 0) for name, each in spec["kwargs"].items()}
+
+
+def by_names(where: str, held: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return args and kwargs of inputs whose paths alone say how they were given: by position, or by name.
+
+    So a writer that knows nothing of structures leaves them.
+    """
+    if not held:
+        raise SourceError(where, "holds no inputs that could be fed again")
+    if [*held] == [""]:
+        return [held[""]], {}
+    kwargs = {path: value for path, value in held.items() if path.isidentifier()}
+    places = [str(place) for place in range(len(held) - len(kwargs))]
+    strange = [path for path in held if path not in kwargs and path not in places]
+    if strange:
+        raise SourceError(
+            where,
+            "holds inputs that cannot be fed again: the path of a model_input is the name of an argument, or a "
+            f"position (0, 1, ... without a gap), and one is {printable(repr(strange[0]), 80)}",
+        )
+    return [held[place] for place in places], kwargs
 
 
 def events_of(spec: Any, depth: int = 0) -> Iterator[int]:

@@ -22,7 +22,7 @@ from nndiff.recording.checked import Checker, Claim
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.recording.folder import is_recording
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
-from nndiff.recording.inputs import events_of, rebuild
+from nndiff.recording.inputs import by_names, events_of, rebuild
 from nndiff.recording.keep import sketch_positions
 from nndiff.recording.manifest import check_manifest
 from nndiff.recording.shards import entry, stored_as
@@ -77,7 +77,20 @@ class Recording:
                 "is incomplete: the run was cut off before its inputs were on disk, so they cannot be fed again; "
                 "record it again",
             )
-        return rebuild(self.path, spec, refs)
+        return by_names(self.path, self._fed()) if spec is None else rebuild(self.path, spec, refs)
+
+    def _fed(self) -> dict[str, Any]:
+        """Return what the model was fed by its path; plain values as they are."""
+        tensors = self.source().tensors
+        found: dict[str, Any] = {}
+        for event in self.events:
+            if isinstance(event, CallEvent) or event.site.slot != "model_input":
+                continue
+            if event.site.module or event.site.call or event.site.nth or (isinstance(event, ValueEvent) and event.note):
+                trouble = f"{printable(event.site.name, 80)!r} is no first call of the model, or not all of it was kept"
+                raise SourceError(self.path, f"holds inputs that cannot be fed again: {trouble}")
+            found[event.site.path] = event.value if isinstance(event, ValueEvent) else tensors[event.site.name]
+        return found
 
     def source(self) -> Source:
         """Return the tensors as a source: named, lazy, in order of execution, each with what is known of its site."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from threading import RLock
@@ -15,8 +16,8 @@ from typing import Any
 
 from nndiff.errors import SourceError, UsageError
 from nndiff.recording import folder as folders
-from nndiff.recording.arrays import is_array, raw_array, raw_value
-from nndiff.recording.events import CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
+from nndiff.recording.arrays import is_array, is_array_or_numbers, raw_array, raw_numbers, raw_value
+from nndiff.recording.events import SLOTS, CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
 from nndiff.recording.format import (
     EVENTS,
     FORMAT,
@@ -105,19 +106,23 @@ class Writer:
     ) -> list[int]:
         """Add a value at a site: an array, a plain value, or a tuple, list or dict of them; return the orders.
 
+        A list of numbers is an array. Slots are those of `docs/recording-format.md`; a `model_input` of the model
+        itself (an empty `module`) is fed again by its path: a position (0, 1, ...) or the name of an argument.
         Without `call` the calls are counted: the second output of a module is its call 1. `dtype` names what
         NumPy cannot (`bfloat16` in an array of uint16).
         """
+        if slot not in SLOTS:
+            raise UsageError(_no_slot(slot))
         if call is None:
             counter = Site(module, slot, 0, path, tensor).name
             call = self._calls.get(counter, 0)
             self._calls[counter] = call + 1
         orders = []
-        for step, leaf in flatten(value, is_array):
+        for step, leaf in flatten(value, is_array_or_numbers):
             at = ".".join(part for part in (path, step) if part)
             site = Site(module, slot, call, at, tensor, cls)
-            if is_array(leaf):
-                raw = raw_array(leaf, dtype)
+            if is_array_or_numbers(leaf):
+                raw = raw_array(leaf, dtype) if is_array(leaf) else raw_numbers(site.name, leaf, dtype)
                 orders.append(self.tensor(site, lambda raw=raw: raw, phase=phase).order)  # type: ignore[misc]
             else:
                 orders.append(self.value(site, leaf, phase=phase))
@@ -299,6 +304,12 @@ class Writer:
             trouble = _REFUSALS.get(error.errno or 0) or (error.strerror or str(error)).lower()
             kept = "; what was finished before can be read" if self._flushed else ""
             raise SourceError(self.path, f"cannot be written: {trouble}{kept}") from None
+
+
+def _no_slot(slot: object) -> str:
+    near = get_close_matches(str(slot)[:100], SLOTS, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"{str(slot)[:100]!r} is no slot{meant}; the slots are {', '.join(SLOTS)}"
 
 
 _REFUSALS = {

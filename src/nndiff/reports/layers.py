@@ -18,6 +18,7 @@ _LAYER_SLOTS = ("output", "grad_output")
 _MODEL_SLOTS = ("model_input", "output", "loss")
 _UNITS = {
     "input": "module input",
+    "grad_input": "gradient at module input",
     "param": "parameter",
     "model_input_grad": "input gradient",
     "buffer": "buffer",

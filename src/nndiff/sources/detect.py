@@ -67,7 +67,7 @@ def _open_folder(path: str, part: str) -> Source:
             raise SourceError(f"{path}::{part}", f"a recording has no parts: choose with --include '{part}*'")
         return _of_recording(open_recording(path))
     if saved_outputs.is_saved_outputs(path):
-        return saved_outputs.open_saved_outputs(path, _open_plain)
+        return saved_outputs.open_saved_outputs(path)
     if distributed.is_distributed(path):
         return distributed.open_distributed(path, part)
     return below(folder.open_folder(path, _open_plain), part)

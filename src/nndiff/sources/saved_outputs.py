@@ -1,99 +1,320 @@
 """Saved outputs as older scripts leave them: input_data.pt, forward_output.pt, parameter_gradients.pt, hook_data.pkl.
 
-Their tensors are given the sites of a recording, so that they are compared as one. What each file holds is
-free in form; the usual ones are understood: nested dicts and tuples, `forward`/`backward` above layer names, or
-layer names above `forward`/`backward`.
+Their tensors are given the sites of a recording, so that they are compared as one. The hooks of such scripts write over
+what they saw before: of a module that is called more than once there is its last call, and the gradient of its first.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
+from nndiff.errors import SourceError, UnsafeFileError
+from nndiff.files import RegularFile
+from nndiff.names import ancestors, plural, printable
+from nndiff.recording.events import Link, Site
+from nndiff.recording.measure import Raw, measure
+from nndiff.sources.hook_data import Hooked, hooked
 from nndiff.sources.source import Source, by_name
+from nndiff.sources.torch_file import open_arranged
 from nndiff.tensors import TensorRef
 
-OpenFile = Callable[[str], Source]
+HOOKS = ("hook_data.pkl", "layer_outputs.pkl")
+INPUTS = ("input_data.pt", "batch.pt")
+_OUTPUT, _LOSS, _GRADIENTS, _METADATA = "forward_output.pt", "loss.pt", "parameter_gradients.pt", "metadata.pkl"
+_MOST_VALUES = 100_000
+_ROOM = 256 << 20  # bytes that a tensor may claim beyond those of its file and still be measured
 
-HOOKS = "hook_data.pkl"
-METADATA = "metadata.pkl"
-_FILES = {"input_data.pt": "model_input", "forward_output.pt": "output", "parameter_gradients.pt": "param_grad"}
-_FORWARD = ("forward", "forward_outputs", "forward_output", "outputs", "output", "activations")
-_BACKWARD = ("backward", "backward_gradients", "backward_grads", "gradients", "grads", "grad_output", "grad_outputs")
+_Settings = dict[str, bool | int | float | str]
 
 
 def is_saved_outputs(path: str) -> bool:
     """Tell whether a folder has the files those scripts write."""
-    present = [name for name in (*_FILES, HOOKS) if os.path.isfile(os.path.join(path, name))]
-    return HOOKS in present or {"input_data.pt", "forward_output.pt"} <= set(present)
+    has_inputs = any(_has(path, name) for name in INPUTS)
+    return any(_has(path, name) for name in HOOKS) or (has_inputs and _has(path, _OUTPUT))
 
 
-def open_saved_outputs(path: str, open_file: OpenFile) -> Source:
-    """Open such a folder as a recording."""
-    tensors: list[TensorRef] = []
-    foreign: dict[str, None] = {}
-    for file, slot in (("input_data.pt", "model_input"), (HOOKS, ""), *list(_FILES.items())[1:]):
-        if not os.path.isfile(os.path.join(path, file)):
-            continue
-        opened = open_file(os.path.join(path, file))
-        foreign.update(dict.fromkeys(opened.foreign))
-        for name, tensor in opened.tensors.items():
-            tensors.append(_at_site(tensor, len(tensors), *(_hook_site(name) if file == HOOKS else _site(slot, name))))
-    facts = {**_metadata(path, open_file), "holds": [*_FILES.values(), "grad_output"]}
-    return Source(path, "recording", by_name(path, _linked(tensors)), foreign=tuple(foreign), meta=facts)
+def file_of_inputs(path: str) -> str:
+    """Return the file of such a folder that holds what its model was fed."""
+    found = next((os.path.join(path, name) for name in INPUTS if _has(path, name)), "")
+    if not found:
+        raise SourceError(path, f"holds no inputs that could be fed again: it has no {' and no '.join(INPUTS)}")
+    return found
 
 
-def _site(slot: str, name: str) -> tuple[str, str, str, str]:
-    """Return module, slot, tensor and path of a tensor in one of the plain files."""
-    if slot == "param_grad":
-        module, _, tensor = name.rpartition(".")
-        return module, slot, tensor, ""
-    return "", slot, "", "" if name == "tensor" else name
+def _has(path: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(path, name))
 
 
-def _hook_site(name: str) -> tuple[str, str, str, str]:
-    """Return the site of a tensor in the hook data: the part that says forward or backward may stand anywhere."""
-    parts = name.split(".")
-    for index, part in enumerate(parts):
-        slot = "output" if part in _FORWARD else "grad_output" if part in _BACKWARD else ""
-        if slot:
-            module = ".".join(parts[index + 1 :]) if index == 0 else ".".join(parts[:index])
-            path = "" if index == 0 else ".".join(parts[index + 1 :])
-            return module, slot, "", path
-    return name, "output", "", ""
+@dataclass
+class _Folder:
+    """Hold what was read of a folder so far."""
+
+    path: str
+    tensors: dict[Hooked, list[TensorRef]] = field(default_factory=dict)  # each named by its place inside the value
+    foreign: dict[str, None] = field(default_factory=dict)
+    unknown: Counter[str] = field(default_factory=Counter)  # what hook data has under words that say nothing
+
+    def read(self, name: str, sites: Callable[[Any], Iterable[tuple[Hooked, Any]]]) -> None:
+        """Read a file; `sites` tells where the values in it were taken."""
+        if not _has(self.path, name):
+            return
+        places: list[Hooked] = []
+
+        def arrange(root: Any) -> dict[str, Any]:
+            values: dict[str, Any] = {}
+            for place, value in sites(root):
+                if len(places) >= _MOST_VALUES:
+                    raise UnsafeFileError(file, "holds more values than any model has modules; not read")
+                values[str(len(places))] = value
+                places.append(place)
+            return values
+
+        file = os.path.join(self.path, name)
+        opened = open_arranged(file, arrange)
+        self.foreign.update(dict.fromkeys(opened.foreign))
+        room = RegularFile(file).size + _ROOM
+        for title, tensor in opened.tensors.items():
+            number, _, inside = title.partition(".")
+            place = places[int(number)]
+            if place.slot:
+                self.tensors.setdefault(place, []).append(_measured(tensor.renamed(inside), room))
+            else:
+                self.unknown[place.word] += 1
+
+    def has(self, slot: str, word: str = "") -> bool:
+        """Tell whether something was taken at the model itself, by a file of that word."""
+        return any((place.module, place.slot, place.word) == ("", slot, word) for place in self.tensors)
+
+    def of(self, slot: str) -> dict[Hooked, list[TensorRef]]:
+        """Return what was taken at a slot."""
+        return {place: tensors for place, tensors in self.tensors.items() if place.slot == slot}
 
 
-def _at_site(tensor: TensorRef, order: int, module: str, slot: str, owned: str, path: str) -> TensorRef:
-    from nndiff.recording.events import Site
-
-    site = Site(module, slot, 0, path, owned)
-    meta = {"order": order, "module": module, "call": 0, "slot": slot, "path": path, "tensor": owned, "nth": 0}
-    known = {"class": "", "phase": "forward", "keep": "full", "inputs": (), "parent": None, "forward": None}
-    return replace(tensor, name=site.name, meta={**meta, **known})
-
-
-def _linked(tensors: list[TensorRef]) -> Iterator[TensorRef]:
-    """Tell each gradient at an output which output it belongs to."""
-    outputs = {
-        (each.meta["module"], each.meta["path"]): each.meta["order"]
-        for each in tensors
-        if each.meta["slot"] == "output"
-    }
-    for tensor in tensors:
-        if tensor.meta["slot"] == "grad_output":
-            forward = outputs.get((tensor.meta["module"], tensor.meta["path"]))
-            yield replace(tensor, meta={**tensor.meta, "forward": forward, "phase": "backward"})
-        else:
-            yield tensor
+def open_saved_outputs(path: str) -> Source:
+    """Open such a folder as a recording; its tensors are read once, for what a recording tells of each."""
+    folder = _Folder(path)
+    for name in INPUTS:
+        folder.read(name, lambda root: [(Hooked("", "model_input"), _without_plain(root))])
+    for name in HOOKS:
+        folder.read(name, hooked)
+    folder.read(_OUTPUT, lambda root: [(Hooked("", "output", 0, _OUTPUT), root)])
+    folder.read(_LOSS, lambda root: [(Hooked("", "loss"), root)])
+    folder.read(_GRADIENTS, lambda root: [(Hooked("", "param_grad"), root)])
+    tensors = by_name(path, _linked(_ordered(folder)))
+    foreign, notes = tuple(folder.foreign), tuple(_notes(folder))
+    return Source(path, "recording", tensors, foreign=foreign, notes=notes, meta=_facts(folder))
 
 
-def _metadata(path: str, open_file: OpenFile) -> dict[str, Any]:
-    """Return the plain facts of metadata.pkl: seed, batch size and the like."""
-    file = os.path.join(path, METADATA)
-    if not os.path.isfile(file):
+def saved_settings(path: str) -> list[str]:
+    """Return the files of such a folder that tell how its script was run, the most telling first."""
+    names = (_METADATA, *INPUTS) if is_saved_outputs(path) else ()
+    return [os.path.join(path, name) for name in names if _has(path, name)]
+
+
+def _settings(path: str) -> _Settings:
+    return {key: value for file in reversed(saved_settings(path)) for key, value in _plain_in(file).items()}
+
+
+def _plain_in(file: str) -> _Settings:
+    found: _Settings = {}
+
+    def arrange(root: Any) -> dict[str, Any]:
+        held = root.items() if isinstance(root, dict) else ()
+        found.update((key, value) for key, value in held if isinstance(key, str) and _is_plain(value))
         return {}
-    opened = open_file(file)
-    numbers = {name: each.numpy().item() for name, each in opened.tensors.items() if each.count == 1}
-    return {**numbers, **{key: value for key, value in opened.others.items() if len(value) < 200}}
+
+    open_arranged(file, arrange)
+    return found
+
+
+def _without_plain(root: Any) -> Any:
+    """Return the inputs alone: a number or a text beside them says how the script was run."""
+    return {key: value for key, value in root.items() if not _is_plain(value)} if isinstance(root, dict) else root
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (bool, int, float, str)
+
+
+def _measured(tensor: TensorRef, room: int) -> TensorRef:
+    """Return a tensor with its digest and statistics, by which recordings are paired and gradients judged."""
+    if tensor.missing or tensor.nbytes > room:
+        return tensor
+    raw = Raw(tensor.read(0, tensor.count).reshape(-1), tensor.dtype, tensor.shape)
+    found = measure(raw)
+    return replace(tensor, meta={"digest": found.digest, "stats": found.stats})
+
+
+def _facts(folder: _Folder) -> dict[str, Any]:
+    """Return what is known of the run, as a recording tells it."""
+    settings = _settings(folder.path)
+    seed, mode = settings.get("seed"), settings.get("mode")
+    files = {"model_input": INPUTS, "loss": (_LOSS,), "param_grad": (_GRADIENTS,)}
+    filed = [slot for slot, names in files.items() if any(_has(folder.path, name) for name in names)]
+    hooks = [slot for slot in ("input", "grad_output", "grad_input") if folder.of(slot)]
+    return {
+        **({"seed": seed} if type(seed) is int else {}),
+        **({"mode": mode} if mode in ("train", "eval") else {}),
+        "settings": {key: value for key, value in settings.items() if len(str(value)) < 200},
+        "holds": ["output", *filed, *hooks],
+        "inputs_kept": bool(folder.of("input")),
+        **({"loss": "script"} if {"param_grad", "grad_output"} & {*filed, *hooks} else {}),
+    }
+
+
+def _notes(folder: _Folder) -> Iterator[str]:
+    at_inputs = sum(len(tensors) for tensors in folder.of("grad_input").values())
+    if at_inputs:
+        yield (
+            f"{plural(at_inputs, 'gradient')} at the inputs of modules (grad_input): compared with those of another "
+            "folder of its kind alone, for nndiff record takes gradients at outputs"
+        )
+    for word, many in folder.unknown.items():
+        told = f"{plural(many, 'tensor')} under {printable(repr(word), 80)}"
+        yield f"not compared: {told} in its hook data, which does not say what they are"
+    unmeasured = [place for place, tensors in folder.tensors.items() for each in tensors if not each.meta]
+    if unmeasured:
+        yield f"{plural(len(unmeasured), 'tensor')} without statistics: too large for the file, or not kept in it"
+
+
+_Taken = tuple[Site, TensorRef]
+
+
+def _ordered(folder: _Folder) -> Iterator[TensorRef]:
+    """Yield all tensors at their sites in the order of a run: inputs, forward, final output, backward, parameters."""
+    numbers = count()
+    for site, tensor in (*_fed(folder), *_forward(folder), *_final(folder), *_backward(folder), *_owned(folder)):
+        yield _at_site(tensor, next(numbers), site)
+
+
+def _fed(folder: _Folder) -> Iterator[_Taken]:
+    for each in _all(folder.of("model_input")):
+        yield Site("", "model_input", 0, each.name), each
+
+
+def _final(folder: _Folder) -> Iterator[_Taken]:
+    """Yield what the model returned, and its loss; the file of the output says so even where a hook did too."""
+    told = {place: tensors for place, tensors in folder.of("output").items() if place.word == _OUTPUT}
+    for each in _all(told):
+        yield Site("", "output", 0, each.name), each
+    for each in _all(folder.of("loss")):
+        yield Site("", "loss", 0, each.name), each
+
+
+def _owned(folder: _Folder) -> Iterator[_Taken]:
+    for each in _all(folder.of("param_grad")):
+        module, _, name = each.name.rpartition(".")
+        yield Site(module, "param_grad", 0, "", name), each
+
+
+def _all(places: Mapping[Hooked, Sequence[TensorRef]]) -> Iterator[TensorRef]:
+    return (tensor for tensors in places.values() for tensor in tensors)
+
+
+def _forward(folder: _Folder) -> Iterator[_Taken]:
+    """Yield inputs and outputs of modules as they run: a composite begins before what is in it and ends after it."""
+    found = [(place, tensors) for place, tensors in folder.tensors.items() if place.slot in ("input", "output")]
+    yield from _sites(folder, [each for each in found if each[0].word != _OUTPUT])
+
+
+def _backward(folder: _Folder) -> Iterator[_Taken]:
+    """Yield gradients at outputs and inputs the other way round."""
+    found = [each for each in folder.tensors.items() if each[0].slot in ("grad_output", "grad_input")]
+    yield from _sites(folder, found, backward=True)
+
+
+_Found = tuple[Hooked, list[TensorRef]]
+
+
+def _sites(folder: _Folder, found: Sequence[_Found], backward: bool = False) -> Iterator[_Taken]:
+    spans = _spans(folder)
+
+    def when(each: _Found) -> tuple[int, int, int, int]:
+        place = each[0]
+        depth, at_input = len([*ancestors(place.module)]), place.slot.endswith("input")
+        return (spans[place.module][not at_input], not at_input, depth if at_input else -depth, place.call)
+
+    for place, tensors in sorted(found, key=when, reverse=backward):
+        if place.module or not _is_told(folder, place.slot):
+            yield from _placed(folder, place, tensors)
+
+
+def _is_told(folder: _Folder, slot: str) -> bool:
+    """Tell whether a file of its own holds what a hook of the model itself saw."""
+    return folder.has("output", _OUTPUT) if slot == "output" else slot == "input" and folder.has("model_input")
+
+
+def _placed(folder: _Folder, place: Hooked, tensors: Sequence[TensorRef]) -> Iterator[_Taken]:
+    slot = "model_input" if place.slot == "input" and not place.module else place.slot
+    for tensor in tensors:
+        yield Site(place.module, slot, place.call, _path(folder, place, tensor.name, len(tensors))), tensor
+
+
+def _spans(folder: _Folder) -> dict[str, tuple[int, int]]:
+    """Return by module the places of the first and the last in it, in the order of the file."""
+    places: dict[str, tuple[int, int]] = {}
+    hooks = (place.module for place in folder.tensors if place.word != _OUTPUT and place.slot in _HOOKED)
+    for number, module in enumerate(dict.fromkeys(hooks)):
+        for around in (module, *ancestors(module)):
+            first, last = places.get(around, (number, number))
+            places[around] = min(first, number), max(last, number)
+    return places
+
+
+_HOOKED = ("input", "output", "grad_output", "grad_input")
+
+
+def _path(folder: _Folder, place: Hooked, path: str, many: int) -> str:
+    """Return the place inside what a module took or returned, as a recording would have it.
+
+    A backward hook is handed a tuple even where the module returned one tensor; and inputs are always by position.
+    """
+    if place.slot in ("input", "grad_input"):
+        return path or "0"
+    if place.slot != "grad_output" or many > 1:
+        return path
+    outputs = [each.name for each in folder.tensors.get(Hooked(place.module, "output", place.call), ())]
+    if path == "0" and outputs in ([], [""]):
+        return ""
+    return "0" if not path and outputs == ["0"] else path
+
+
+def _at_site(tensor: TensorRef, order: int, site: Site) -> TensorRef:
+    meta = {"order": order, "module": site.module, "call": site.call, "slot": site.slot}
+    more = {"path": site.path, "tensor": site.tensor, "nth": 0, "class": "", "keep": "full", "same": None, "over": None}
+    phase = "backward" if site.slot.startswith("grad_") or site.slot == "param_grad" else "forward"
+    known = {"phase": phase, "inputs": (), "parent": None, "forward": None, "digest": None, "stats": None}
+    return replace(tensor, name=site.name, meta={**meta, **more, **known, **tensor.meta})
+
+
+def _linked(found: Iterable[TensorRef]) -> Iterator[TensorRef]:
+    """Tell each output what its module was given, and each gradient which output it belongs to."""
+    made: dict[str, int] = {}  # the last event of each content
+    given: dict[tuple[str, int], list[Link]] = {}
+    outputs: dict[tuple[str, int, str], int] = {}
+    for tensor in found:
+        meta = tensor.meta
+        call = meta["module"], meta["call"]
+        place = *call, meta["path"]
+        link: dict[str, Any] = {}
+        if meta["slot"] == "input":
+            given.setdefault(call, []).append(_link(tensor, made))
+        elif meta["slot"] == "output":
+            link = {"inputs": tuple(given.get(call, ()))}
+            outputs[place] = meta["order"]
+        elif meta["slot"] == "grad_output":
+            link = {"forward": outputs.get(place)}
+        if meta["slot"] in ("output", "model_input") and meta["digest"] and tensor.count > 1:
+            made[meta["digest"]] = meta["order"]
+        yield replace(tensor, meta={**meta, **link})
+
+
+def _link(tensor: TensorRef, made: Mapping[str, int]) -> Link:
+    meta = tensor.meta
+    earlier = made.get(meta["digest"])
+    return Link(meta["path"], "own", meta["order"]) if earlier is None else Link(meta["path"], "equal", earlier)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from nndiff.tensors import FileData, LateData, MemoryData, TensorRef
 # the first pickle of a legacy file is this number
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _MOST_CLAIMED = 1 << 30  # bytes
+PLAIN = "plain"  # marks what is a number in the file, and no tensor
 _LEGACY_HEAD = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
@@ -47,6 +49,12 @@ def open_pickle(path: str, part: str = "") -> Source:
     if is_legacy(window.head(32)):
         return as_source(path, "torch legacy", load_legacy(window), part)
     return as_source(path, "pickle", load_plain(window), part)
+
+
+def open_arranged(path: str, arrange: Callable[[Any], dict[str, Any]]) -> Source:
+    """Open a torch file or pickle of any kind; its tensors are named by what `arrange` makes of the object in it."""
+    loaded = load_any(Window(RegularFile(path)))
+    return as_source(path, "pickle", Loaded(arrange(loaded.root), loaded.foreign))
 
 
 def is_legacy(head: bytes) -> bool:
@@ -330,7 +338,8 @@ def _ref(path: str, name: str, leaf: Any) -> TensorRef | None:
     if isinstance(leaf, bytes):
         return TensorRef(name, (len(leaf),), DTYPES["uint8"], MemoryData(np.frombuffer(leaf, np.uint8)))
     if isinstance(leaf, Array):
-        return array_ref(path, name, leaf)
+        found = array_ref(path, name, leaf)
+        return replace(found, meta={PLAIN: True}) if found and leaf.scalar else found
     return _number(name, leaf.value if isinstance(leaf, Scale) else leaf)
 
 
@@ -359,4 +368,4 @@ def _number(name: str, value: bool | int | float | complex) -> TensorRef:
     dtype = DTYPES[kinds[type(value)]]
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:
         dtype, value = DTYPES["float64"], _as_float(value)
-    return TensorRef(name, (), dtype, MemoryData(np.array(value).astype(dtype.storage).reshape(())))
+    return TensorRef(name, (), dtype, MemoryData(np.array(value).astype(dtype.storage).reshape(())), meta={PLAIN: True})

@@ -125,13 +125,13 @@ class Tree:
         return Part(part.key, node, described, frozenset(training))
 
     def _described(self, prefix: str, node: dict[Any, Any], keys: list[Any]) -> dict[str, str]:
-        listed = {_join(prefix, _text(key)): self.describe(node[key]) for key in keys[:_OTHERS_LISTED]}
-        return {**listed, **dict.fromkeys((_text(key) for key in keys[_OTHERS_LISTED:]), "…")}
+        listed = {_join(prefix, key_text(key)): self.describe(node[key]) for key in keys[:_OTHERS_LISTED]}
+        return {**listed, **dict.fromkeys((key_text(key) for key in keys[_OTHERS_LISTED:]), "…")}
 
     def _find(self, wanted: str) -> Any:
         node, rest = self.root, wanted
         while rest:
-            children = {_text(key): value for key, value in _children(node)}
+            children = {key_text(key): value for key, value in _children(node)}
             fitting = [key for key in children if rest == key or rest.startswith(key + ".")]
             if not fitting:
                 close = difflib.get_close_matches(rest, list(children)[:2000], 3) or list(children)[:8]
@@ -198,7 +198,7 @@ class Tree:
             plain = level.numbers != "none" and (self._nodes.is_number(value) or _is_table(value))
             if not leaf and inside is None and not plain:
                 continue
-            name = _join(level.prefix, _text(key))
+            name = _join(level.prefix, key_text(key))
             length += len(name)
             if leaf or inside is None:
                 found += 1
@@ -278,7 +278,7 @@ def _path(place: _Place) -> str:
     keys: list[str] = []
     while place and len(keys) < _DEEPEST:
         place, key = place
-        keys.append(_text(key))
+        keys.append(key_text(key))
     return ".".join(["…", *keys[::-1]] if place else keys[::-1])
 
 
@@ -374,12 +374,12 @@ def is_training(key: Any) -> bool:
     return key.lower() in _TRAINING_KEYS or any(word in key.lower() for word in _TRAINING_WORDS)
 
 
-def _text(key: Any) -> str:
+def key_text(key: Any) -> str:
     """Return a key as a part of a dotted name."""
     if isinstance(key, Object) and key.made_by == KEY:
         key = key.args
     if isinstance(key, tuple) and len(key) <= 16:
-        return ",".join("…" if isinstance(each, tuple) else _text(each) for each in key)
+        return ",".join("…" if isinstance(each, tuple) else key_text(each) for each in key)
     if isinstance(key, str):
         return key
     if isinstance(key, (float, Global)) or (isinstance(key, int) and key.bit_length() < 128):

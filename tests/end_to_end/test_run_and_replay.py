@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import nndiff as api
 from helpers import nndiff
@@ -74,6 +75,60 @@ def test_recordings_are_kept_where_asked_and_can_be_compared_again(nets):
     kept = nets / "kept"
     assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "-o", kept, "-q").returncode == 0
     assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
+
+
+_LINEAR = """
+import torch
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+def other():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+variants = {"other": other}
+
+def inputs():
+    return torch.ones(3, 4)
+"""
+
+
+@pytest.fixture
+def linear(tmp_path):
+    """A model in a file, and weights for it."""
+    (tmp_path / "net.py").write_text(_LINEAR)
+    torch.save({"0.weight": torch.eye(4), "0.bias": torch.ones(4)}, tmp_path / "w.ckpt")
+    return tmp_path
+
+
+def test_the_checkpoint_of_a_side_is_told_in_every_report(linear):
+    net, reports = linear / "net.py", ("json", "md", "html", "junit", "terminal")
+    asked = [word for each in reports for word in ("--report", f"{each}:{linear / each}")]
+    done = nndiff("run", net, net, "--cand-ckpt", linear / "w.ckpt", "-o", linear / "kept", *asked)
+    assert done.returncode == 1, done.stderr
+    for each in reports[1:]:
+        assert "net.py with w.ckpt" in (linear / each).read_text(), each
+    data = json.loads((linear / "json").read_text())
+    assert data["candidates"][0]["meta"]["checkpoint"] == "w.ckpt"
+    assert "checkpoint" not in data["reference"]["meta"]
+    manifest = (linear / "kept/candidate/manifest.json").read_text()
+    assert '"checkpoint": "w.ckpt"' in manifest
+    assert str(linear) not in manifest
+
+
+def test_the_checkpoint_is_told_where_a_model_is_recorded_shown_and_replayed(linear):
+    net, kept, weights = linear / "net.py", linear / "a.nnrec", linear / "w.ckpt"
+    done = nndiff("record", net, "-o", kept, "--ckpt", weights)
+    assert "net.py with w.ckpt, 20 parameters" in done.stdout.splitlines()[0]
+    assert "  weights   w.ckpt\n" in nndiff("show", kept).stdout
+    assert "net.py with w.ckpt" in nndiff("diff", kept, net, "--ckpt", weights, COLUMNS="200").stdout
+    assert nndiff("diff", kept, kept, net, COLUMNS="200").stdout.count("a.nnrec with w.ckpt") == 2
+
+
+def test_the_variant_of_a_side_is_told(linear):
+    done = nndiff("run", linear / "net.py", linear / "net.py", "--cand-variant", "other", COLUMNS="200")
+    assert "net.py@other" in done.stdout
 
 
 def test_each_side_may_have_its_interpreter(nets):

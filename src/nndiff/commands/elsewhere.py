@@ -24,6 +24,12 @@ class Order:
     output: str
     python: str | None = None  # None: the interpreter that runs now
     options: Sequence[str] = field(default_factory=tuple)  # as `nndiff record` takes them
+    variant: str | None = None  # one of those the model's file has
+
+    @property
+    def label(self) -> str:
+        """Return what reports call it."""
+        return self.model if self.variant is None else f"{self.model}@{self.variant}"
 
 
 def record_elsewhere(order: Order, who: str) -> Source:
@@ -34,6 +40,8 @@ def record_elsewhere(order: Order, who: str) -> Source:
     """
     python = _interpreter(order.python) if order.python else sys.executable
     command = [python, "-m", "nndiff", "record", order.model, "-o", order.output, "--overwrite", *order.options]
+    if order.variant is not None:
+        command += ["--variant", order.variant]
     with tempfile.TemporaryDirectory(prefix="nndiff-path-") as folder:
         try:
             done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True, check=False)
@@ -44,7 +52,7 @@ def record_elsewhere(order: Order, who: str) -> Source:
         raise ModelError(f"the {who} {order.model} could not be recorded{by}: {_reason(done.stderr, done.returncode)}")
     if not os.path.isdir(order.output):
         raise UsageError(f"{python} ran and recorded nothing: is it a Python interpreter?")
-    return replace(open_source(order.output), label=order.model)
+    return replace(open_source(order.output), label=order.label)
 
 
 def _interpreter(path: str) -> str:

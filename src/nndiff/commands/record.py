@@ -154,20 +154,21 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
             deterministic=args.deterministic,
             overwrite=args.overwrite,
             label=prepared.label,
+            checkpoint=prepared.checkpoint,
             notes=prepared.notes,
         )
     return prepared, recording
 
 
 def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
-    from nndiff.reports.wording import size
+    from nndiff.reports.wording import size, with_checkpoint
 
     meta: Any = recording.meta
     bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path))
     passes = "forward and backward" if meta["backward"] else "forward"
     lines = [
-        f"{recording.path}: {spec.label}, {plural(meta['model']['parameters'], 'parameter')}, {meta['mode']} mode, "
-        f"seed {meta['seed']}",
+        f"{recording.path}: {with_checkpoint(spec.label, meta)}, {plural(meta['model']['parameters'], 'parameter')}, "
+        f"{meta['mode']} mode, seed {meta['seed']}",
         f"  {passes}: {plural(len(recording.calls), 'call')}, {plural(len(recording.tensors), 'tensor')} "
         f"({_slots(recording)}), {size(bytes_on_disk)} on disk",
     ]

@@ -113,13 +113,14 @@ def _recorded(args: argparse.Namespace, folder: str) -> list[Source]:
         if not args.quiet and sys.stderr.isatty():
             sys.stderr.write(f"recording the {side}: {model}\n")
         options = [*_side_options(args, short), *_run_options(args), *_repeated("--input", inputs)]
-        found.append(record_elsewhere(Order(model, output, getattr(args, f"{short}_python"), options), side))
+        python, variant = getattr(args, f"{short}_python"), getattr(args, f"{short}_variant")
+        found.append(record_elsewhere(Order(model, output, python, options, variant), side))
         paths.append(output)
     return found
 
 
 def _side_options(args: argparse.Namespace, short: str) -> Iterator[str]:
-    for name in ("ckpt", "config", "variant"):
+    for name in ("ckpt", "config"):
         value = getattr(args, f"{short}_{name}")
         if value is not None:
             yield from (f"--{name}", value)

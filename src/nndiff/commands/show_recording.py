@@ -22,7 +22,7 @@ _TOLD = frozenset(
     (
         *("label", "producer", "seed", "backward", "mode", "dropout", "dropout_active", "selection", "inputs_kept"),
         *("params", "model", "flags", "environment", "modules", "shared", "warnings", "inputs", "draws", "loss"),
-        *("never_called", "without_gradient", "changed_parameters", "self_agreement"),
+        *("checkpoint", "never_called", "without_gradient", "changed_parameters", "self_agreement"),
     )
 )
 
@@ -44,6 +44,7 @@ def summary(recording: Recording) -> Iterator[str]:
 def _facts(recording: Recording) -> Iterator[tuple[str, str]]:
     meta = recording.meta
     yield "model", _model(meta)
+    yield "weights", str(meta.get("checkpoint", ""))
     yield "run", _run(meta)
     yield "loss", _loss(recording)
     yield "modules", _modules(recording)

@@ -66,6 +66,7 @@ def record(
     deterministic: bool = False,
     overwrite: bool = False,
     label: str = "",
+    checkpoint: str = "",
     notes: Sequence[str] = (),
     shard_bytes: int = SHARD_BYTES,
 ) -> Recording:
@@ -73,8 +74,8 @@ def record(
 
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
     (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
-    else the `loss` of the output, else a projection of the output on fixed random numbers. `notes` are kept
-    with the warnings.
+    else the `loss` of the output, else a projection of the output on fixed random numbers. `checkpoint` is the
+    file the weights came from, to be told with the model; `notes` are kept with the warnings.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
@@ -91,6 +92,8 @@ def record(
         seed_everything(seed)
         made = as_inputs(inputs)
         meta = _meta(model, setting, plan, label) | {"mode": state.mode, "inputs": _inputs_to_come(made)}
+        if checkpoint:
+            meta["checkpoint"] = _relocatable(checkpoint)
         meta["warnings"] = [*notes, *meta["warnings"]]
         with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
             _run_all(model, made, writer, plan, setting, state)

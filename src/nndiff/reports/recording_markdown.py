@@ -33,7 +33,7 @@ def _fact(label: str, text: str) -> str:
 def side(role: str, side: Side) -> str:
     """Return the line that says what a recording is of."""
     facts = ", ".join(escaped(fact) for fact in recording_words.side_facts(side) if fact)
-    return f"- {role}: {code(side.label)} ({facts})"
+    return f"- {role}: {code(wording.side_name(side))} ({facts})"
 
 
 def _title(text: str, comparison: Comparison, view: Recorded) -> Iterator[str]:

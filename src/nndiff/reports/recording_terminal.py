@@ -42,7 +42,7 @@ def sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterato
     rows = [
         [
             Cell(role.ljust(LABEL - 2), "dim"),
-            Cell(wording.name(side.label)),
+            Cell(wording.name(wording.side_name(side))),
             *(Cell(fact, "dim") for fact in recording_words.side_facts(side)),
         ]
         for role, side in shown

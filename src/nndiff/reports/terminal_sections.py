@@ -90,7 +90,7 @@ def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterat
 def _side_row(role: str, side: Side) -> list[Cell]:
     return [
         Cell(role.ljust(LABEL - 2), "dim"),
-        Cell(wording.name(side.label)),
+        Cell(wording.name(wording.side_name(side))),
         Cell(printable(side.kind), "dim"),
         *map(Cell, wording.side_counts(side), ("", "", "dim")),
         Cell(wording.size(side.nbytes), "dim"),
@@ -122,7 +122,7 @@ def _candidate_row(comparison: Comparison) -> list[Cell]:
     left = totals.only_reference + totals.only_candidate
     return [
         Cell(f"{wording.OUTCOME_SIGNS[outcome]} {outcome.value}", OUTCOME_STYLES[outcome]),
-        Cell(wording.name(side.label)),
+        Cell(wording.name(wording.side_name(side))),
         Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
         Cell(f"{left:,}" if left else ""),
         Cell(wording.number(largest)),

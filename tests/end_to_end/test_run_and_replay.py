@@ -77,6 +77,33 @@ def test_recordings_are_kept_where_asked_and_can_be_compared_again(nets):
     assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
 
 
+@pytest.mark.parametrize("pattern", ["*.norm", r"re:\.norm$"])
+def test_a_pattern_names_modules_for_comparing_as_it_does_for_recording(nets, pattern):
+    whole, less = nets / "whole.nnrec", nets / "less.nnrec"
+    assert nndiff("record", nets / "ours/net.py", "-o", whole, "-q").returncode == 0
+    assert nndiff("record", nets / "ours/net.py", "-o", less, "-q", "--exclude", pattern).returncode == 0
+    done = nndiff("diff", whole, whole, "--exclude", pattern, "--group", f"norms={pattern}", "--report", "json")
+    data = json.loads(done.stdout)
+    outputs = {name for name in api.open_source(less).tensors if name.endswith(":output")}
+    assert {pair["name"] for pair in data["pairs"] if pair["slot"] == "output"} == outputs
+    assert any("the group 'norms' is empty" in note for note in data["notes"])  # all of it was left out
+    done = nndiff("diff", whole, whole, "--include", pattern, "--group", f"norms={pattern}", "--report", "json")
+    data = json.loads(done.stdout)
+    assert [pair["name"] for pair in data["pairs"]] == ["blocks.0.norm:output", "blocks.1.norm:output"]
+    assert data["groups"]["norms"]["totals"]["pairs"] == 2
+    assert not any("names no tensor" in note for note in data["notes"])
+
+
+def test_rules_that_name_nothing_are_told(nets):
+    kept = nets / "a.nnrec"
+    assert nndiff("record", nets / "ours/net.py", "-o", kept, "-q").returncode == 0
+    rules = ("--exclude", "*.nrom", "--group", "heads=classifier", "--rename", "gamma=>weight")
+    notes = json.loads(nndiff("diff", kept, kept, *rules, "--report", "json").stdout)["notes"]
+    assert "the pattern '*.nrom' names no tensor" in notes
+    assert "the group 'heads' is empty: its pattern 'classifier' names no tensor that is compared" in notes
+    assert "--rename 'gamma' changed no name of the candidate" in notes
+
+
 _LINEAR = """
 import torch
 

@@ -104,6 +104,12 @@ def test_rules_that_name_nothing_are_told(nets):
     assert "--rename 'gamma' changed no name of the candidate" in notes
 
 
+@pytest.mark.parametrize("name", ["nothere.nnrec", "nothere.py", "nothere.pt"])
+def test_a_reference_that_is_not_there_is_told_before_a_model_is_run(nets, name):
+    done = nndiff("diff", nets / name, nets / "ours/net.py")
+    assert (done.returncode, done.stderr) == (2, f"nndiff: {nets / name}: no such file or directory\n")
+
+
 _LINEAR = """
 import torch
 

@@ -313,6 +313,7 @@ def test_a_recording_that_was_cut_off_is_no_pass_and_the_rest_is_counted(tmp_pat
     text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
     assert "✗ different: all 3 paired tensors agree, 5 never reached: the recording was cut off (exit 1)" in text
     assert "cut off    5 sites of the reference were never reached" in text
+    assert "layers     2 common, 2 only in the reference, 0 only in the candidate" in text
     assert "forward    2 of 4 layers match, 50.00% (2 never reached)" in text
     assert "output     the final output was never reached" in text
     for name in ("md", "html", "csv", "junit"):

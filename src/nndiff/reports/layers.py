@@ -177,8 +177,8 @@ class Recorded:
 
     def only_in(self, side: str) -> int:
         """Return how many layers one side has alone."""
-        names = (pair.reference_name if side == "reference" else pair.candidate_name for pair in self.pairs)
-        paired = {place_of(name).layer for name in names}
+        pairs = [pair for pair in self.pairs if pair.slot in _LAYER_SLOTS]  # as in `common`: inputs make no layer
+        paired = {place_of(pair.reference_name if side == "reference" else pair.candidate_name).layer for pair in pairs}
         places = (place_of(each.name) for each in self.leftovers if each.side == side)
         return len({place.layer for place in places if place.slot in _LAYER_SLOTS} - paired)
 

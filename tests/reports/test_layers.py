@@ -173,8 +173,27 @@ def test_of_very_many_outputs_the_worst_are_seen() -> None:
 
 
 def test_details_begin_where_the_runs_part() -> None:
-    assert in_detail(view(recording()), 2)[0].name == "blocks.1.norm:output"
-    assert in_detail(view(recording_same()), 5) == []
+    assert in_detail(view(recording()), 2)[0][0].name == "blocks.1.norm:output"
+    assert in_detail(view(recording_same()), 5) == ([], "")
+
+
+@pytest.mark.parametrize("name", ["terminal", "md"])
+@pytest.mark.parametrize(
+    ("top", "verbose", "said"),
+    [
+        (20, False, "and 11 more; --verbose shows them"),
+        (14, False, "and 11 more; --verbose shows them"),
+        (5, False, "and 11 more; --verbose --top 14 shows them"),
+        (5, True, "and 9 more; --top 14 shows them"),
+        (14, True, ""),
+    ],
+)
+def test_details_say_how_many_more_there_are(name: str, top: int, verbose: bool, said: str) -> None:
+    pairs = [site(f"fc{number}:output", OUT, 1.0) for number in range(14)]
+    many = replace(recording(), pairs=tuple(pairs), leftovers=(), first_divergences={}, findings=())
+    text = get_report(name).render(many, ReportOptions(width=100, color=False, top=top, verbose=verbose))
+    details = text.partition("mismatched layers in detail")[2]
+    assert [line.strip() for line in details.splitlines() if "shows them" in line] == ([said] if said else [])
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 20, 999])

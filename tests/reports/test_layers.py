@@ -30,7 +30,7 @@ from nndiff.reports import ReportOptions, get_report, recording_words, wording
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
 from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
-from nndiff.result import Comparison, Leftover
+from nndiff.result import Comparison, Finding, Leftover
 from nndiff.tolerance import Tolerance
 
 
@@ -377,3 +377,12 @@ def test_rates_are_named_whole(slot: str, said: str) -> None:
     made = [replace(site(f"{name}:{slot}", verdict), slot=slot) for name, verdict in (("a", OK), ("b", OUT))]
     (rate,) = [each for each in of(*made).rates if each.name == slot]
     assert f"{recording_words.rate_label(rate)}: {recording_words.rate_text(rate)}" == said
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_names_in_a_finding_wrap_and_are_not_cut(width: int) -> None:
+    names = [f"resnet.encoder.stages.{number}.layers.0.layer.0.shortcut.normalization:output" for number in range(3)]
+    finding = Finding("norms-only", tuple(names), "evidence", "repair", 0.8)
+    text = get_report("terminal").render(replace(recording(), findings=(finding,)), ReportOptions(width=width))
+    assert all(name in "".join(text.split()) for name in names)
+    assert width < 100 or all(name in text for name in names)  # none is broken that fits a line

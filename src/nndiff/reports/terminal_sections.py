@@ -243,15 +243,15 @@ def _group_row(comparison: Comparison, name: str) -> list[Cell]:
 
 def _findings(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     for finding in comparison.findings:
-        yield _finding(finding, wording.finding_about(comparison, finding))
+        yield _finding(finding, wording.finding_about(comparison, finding), width)
 
 
-def _finding(finding: Finding, about: str) -> RenderableType:
+def _finding(finding: Finding, about: str, width: int) -> RenderableType:
     harmless = ", harmless" if finding.harmless else ""
     title = Text("  finding  ", "dim").append(printable(finding.cause), "not dim bold")
     title.append(f" ({finding.confidence:.0%} sure{harmless})", "dim")
     title.append(f" {printable(about)}" if about else "")
-    where = first_few([printable(name, 60) for name in finding.where])
+    where = first_few([shorten(printable(name), 3 * width) for name in finding.where])  # names wrap; few are so long
     facts = [("where", where), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
     return Group(title, *(Padding(entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
 

@@ -22,7 +22,7 @@ _TOLD = frozenset(
     (
         *("label", "producer", "seed", "backward", "mode", "dropout", "dropout_active", "selection", "inputs_kept"),
         *("params", "model", "flags", "environment", "modules", "shared", "warnings", "inputs", "draws", "loss"),
-        *("checkpoint", "never_called", "without_gradient", "changed_parameters", "self_agreement"),
+        *("loss_origin", "checkpoint", "never_called", "without_gradient", "changed_parameters", "self_agreement"),
     )
 )
 
@@ -97,7 +97,8 @@ def _loss(recording: Recording) -> str:
     if found is None:
         return ""
     value = f"{found.stats.mean:.8g}" if found.stats and not found.stats.nonfinite else "not finite"
-    origin = _LOSSES.get(str(recording.meta.get("loss")), "")
+    said = recording.meta.get("loss_origin")
+    origin = said if isinstance(said, str) else _LOSSES.get(str(recording.meta.get("loss")), "")
     return (value if found.stats else "") + (f" ({origin})" if origin else "")
 
 

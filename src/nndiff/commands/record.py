@@ -161,6 +161,7 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
 
 
 def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
+    from nndiff.recording.folder import put_aside
     from nndiff.reports.wording import size, with_checkpoint
 
     meta: Any = recording.meta
@@ -177,6 +178,9 @@ def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
         lines.append(f"  {agreement['runs']} runs with one seed agree at all {plural(agreement['sites'], 'site')}")
     if meta.get("never_called"):
         lines.append(f"  never called: {counted(meta['never_called'], 'module')}")
+    before = put_aside(recording.path)
+    if before:
+        lines.append(f"  note: {before} is still there, from an overwrite that did not finish; remove it if it may go")
     lines += [f"  note: {note}" for note in recording.notes]
     return lines + [f"  warning: {warning}" for warning in recording.warnings]
 

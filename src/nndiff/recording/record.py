@@ -19,7 +19,7 @@ from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.events import ROOT
-from nndiff.recording.folder import LEFT
+from nndiff.recording.folder import BEFORE, LEFT
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
@@ -109,12 +109,17 @@ def _worth_keeping(writer: Writer) -> Iterator[Writer]:
     except BaseException as error:
         if not _heard(writer):
             writer.discard()
-        elif not isinstance(error, SourceError):  # a full disk has said it
-            said = f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
-            if writer.before:
-                said += f"; the recording that was there is in {writer.before}"
-            vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), said]  # add_note, before Python 3.11 too
+        else:
+            said = list(_about_what_is_left(writer, error))
+            vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), *said]  # add_note, before Python 3.11 too
         raise
+
+
+def _about_what_is_left(writer: Writer, error: BaseException) -> Iterator[str]:
+    if not isinstance(error, SourceError):  # a full disk has said it
+        yield f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
+    if writer.before:
+        yield f"{BEFORE} {writer.before}"
 
 
 def _heard(writer: Writer) -> bool:

@@ -288,6 +288,25 @@ def test_a_full_disk_tells_where_the_recording_is_that_was_there(tmp_path: Path)
     assert f"note: {out}.before is still there" in nndiff("record", net, "-o", out, "--overwrite").stdout
 
 
+def test_a_run_says_of_what_it_left_only_what_is_true(tmp_path: Path) -> None:
+    """A temporary folder goes, and nothing in it can be read."""
+    net, kept = tmp_path / "net.py", tmp_path / "kept"
+    net.write_text(_FULL.replace(_LIMIT, "pass"))
+    assert nndiff("run", net, net, "-q", "-o", kept).returncode == 0
+    for failing, said in ((_FULL, TOO_LARGE), (_FULL.replace(_LIMIT, "1 / 0"), "ZeroDivisionError")):
+        net.write_text(failing)
+        gone = nndiff("run", net, net).stderr
+        assert said in gone
+        assert not any(word in gone for word in ("can be read", "what ran before", "that was there"))
+        stays = nndiff("run", net, net, "-o", kept, "--overwrite").stderr
+        assert "can be read" in stays or f"what ran before is in {kept / 'reference'}" in stays
+        assert stays.endswith(f"the recording that was there is in {kept / 'reference'}.before\n")
+    net.write_text(_FULL.replace(_LIMIT, "import os; os.kill(os.getpid(), 9)"))
+    killed = nndiff("run", net, net, "-o", kept, "--overwrite").stderr
+    assert "killed by signal 9" in killed
+    assert killed.endswith(f"the recording that was there is in {kept / 'reference'}.before\n"), killed
+
+
 def test_a_recording_of_the_users_own_beside_it_is_never_removed(tmp_path: Path) -> None:
     out, beside = tmp_path / "a.nnrec", tmp_path / "a.nnrec.before"
     record(nn.Linear(4, 4), X, path=beside)

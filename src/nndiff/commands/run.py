@@ -114,7 +114,7 @@ def _recorded(args: argparse.Namespace, folder: str) -> list[Source]:
             sys.stderr.write(f"recording the {side}: {model}\n")
         options = [*_side_options(args, short), *_run_options(args), *_repeated("--input", inputs)]
         python, variant = getattr(args, f"{short}_python"), getattr(args, f"{short}_variant")
-        found.append(record_elsewhere(Order(model, output, python, options, variant), side))
+        found.append(record_elsewhere(Order(model, output, python, options, variant, kept=bool(args.output)), side))
         paths.append(output)
     return found
 

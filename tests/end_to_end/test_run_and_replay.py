@@ -12,6 +12,7 @@ import torch
 
 import nndiff as api
 from helpers import nndiff
+from nndiff.commands import build_parser
 from nndiff.recording import Writer
 
 _NET = """
@@ -75,6 +76,31 @@ def test_recordings_are_kept_where_asked_and_can_be_compared_again(nets):
     kept = nets / "kept"
     assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "-o", kept, "-q").returncode == 0
     assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "there", "not_there"),
+    [
+        (["--depth", "1"], "blocks:output", "blocks.0:output"),
+        (["--leaves"], "blocks.0.norm:output", "blocks.0:output"),
+        (["--params"], "head.weight:param", "head:input.0"),
+        (["--inputs"], "head:input.0", "head.weight:param"),
+    ],
+)
+def test_what_is_kept_of_both_can_be_chosen(nets, options, there, not_there):
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *options, "--report", "json")
+    data = json.loads(done.stdout)
+    names = {pair["name"] for pair in data["pairs"]}
+    assert (done.returncode, there in names, not_there in names) == (0, True, False)
+    assert not data["leftovers"]
+
+
+def test_what_is_kept_is_said_in_the_same_words_of_recording_and_running():
+    parser = build_parser()
+    commands = next(each.choices for each in parser._actions if isinstance(each.choices, dict))
+    for option in ("--keep", "--depth", "--leaves", "--params", "--inputs"):
+        record, run = (commands[name]._option_string_actions[option] for name in ("record", "run"))
+        assert (record.help, record.metavar, record.dest) == (run.help, run.metavar, run.dest)
 
 
 @pytest.mark.parametrize("pattern", ["*.norm", r"re:\.norm$"])

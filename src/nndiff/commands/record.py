@@ -86,7 +86,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keep_options(parser: argparse.ArgumentParser) -> None:
-    """Add what decides how much is kept."""
+    """Add what decides how much is kept, and of which modules."""
+    group = add_kept_options(parser)
+    group.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only these modules")
+    group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="all but these modules")
+
+
+def add_kept_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add what decides how much is kept, whatever names mean; return the group for what else belongs there."""
     group = parser.add_argument_group("what is kept")
     group.add_argument(
         "--keep",
@@ -95,14 +102,13 @@ def add_keep_options(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL[:PATTERN]",
         help="digest, stats, sketch (1024 values) or full (default), for modules that match; repeatable",
     )
-    group.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only these modules")
-    group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="all but these modules")
     group.add_argument("--depth", type=int, metavar="N", help="modules down to this depth (0: the model alone)")
     group.add_argument("--leaves", action="store_true", help="only modules without children, and the model")
     group.add_argument("--params", action="store_true", help="keep parameters and buffers too")
     group.add_argument(
         "--inputs", action="store_true", dest="inputs_kept", help="keep every module's inputs as --keep says"
     )
+    return group
 
 
 def run(args: argparse.Namespace) -> int:

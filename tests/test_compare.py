@@ -264,3 +264,17 @@ def test_numbers_whose_difference_overflows_are_judged_all_the_same():
     metrics = only(result).metrics
     assert (only(result).verdict, metrics.mismatched, metrics.max_abs) == ("different", 1, math.inf)
     assert metrics.cosine == -1.0  # squares beyond float64 are summed on another scale
+
+
+def test_rules_that_name_nothing_are_told():
+    weights = {"fc.weight": np.ones(3), "fc.bias": np.zeros(3)}
+    notes = nndiff.compare(weights, weights, group={"head": "classifier"}, rename="gamma=>weight").notes
+    assert "the group 'head' is empty: its pattern 'classifier' names no tensor that is compared" in notes
+    assert "--rename 'gamma' changed no name of the candidate" in notes
+
+
+def test_a_rule_that_sees_names_without_their_wrappers_is_not_told_to_do_nothing():
+    reference = {"enc.weight": np.ones(3), "enc.bias": np.zeros(3)}
+    candidate = {"module.fc.weight": np.ones(3), "module.fc.bias": np.zeros(3)}
+    result = nndiff.compare(reference, candidate, rename="^fc=>enc", group={"all": "enc"})
+    assert (result.verdict, result.notes) == ("identical", ())

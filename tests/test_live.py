@@ -82,8 +82,26 @@ def test_tiny_gradients_do_not_pass_because_they_are_tiny(tmp_path):
 
 
 def test_options_about_running_need_inputs():
-    with pytest.raises(UsageError, match="inputs"):
+    with pytest.raises(UsageError, match="backward is about running models: give inputs"):
         nndiff.compare(net(), net(), backward=True)
+    with pytest.raises(UsageError, match="params and depth are about running models: give inputs"):
+        nndiff.compare(net(), net(), params=True, depth=0)
+
+
+def test_what_is_recorded_of_models_can_be_chosen(tmp_path):
+    nested = nn.Sequential(net(), nn.Linear(2, 2))
+
+    def names(*sides, **options):
+        return [pair.name for pair in nndiff.compare(*sides, **options).pairs if pair.slot != "model_input"]
+
+    assert names(nested, nested, inputs=INPUT, depth=0) == ["(model):output"]
+    assert names(nested, nested, inputs=INPUT, depth=1) == ["0:output", "1:output", "(model):output"]
+    assert "0:output" not in names(nested, nested, inputs=INPUT, leaves=True)
+    kept = names(nested, nested, inputs=INPUT, params=True, inputs_kept=True, leaves=True)
+    assert {"1.weight:param", "1:input.0"} <= set(kept)
+    made = nndiff.record(nested, INPUT, path=tmp_path / "a.nnrec", params=True)
+    assert "1.weight:param" in names(made, nested)
+    assert "0.0:output" not in names(made, nested, depth=1)
 
 
 ARRAYS = {"a.w": np.ones(3, np.float32), "b": np.zeros(2, np.float32)}

@@ -23,6 +23,10 @@ def compare(
     loss: Callable[..., Any] | None = None,
     mode: Literal["train", "eval"] | None = None,
     dropout: Literal["off"] | None = None,
+    params: bool = False,
+    inputs_kept: bool = False,
+    depth: int | None = None,
+    leaves: bool = False,
     atol: float | None = None,
     rtol: float | None = None,
     tolerance: Literal["auto"] | None = None,
@@ -45,7 +49,8 @@ def compare(
         nndiff.compare("a.nnrec", model).verdict
         nndiff.compare(model_a, model_b.state_dict(), rename=[r"^encoder\.=>"])
 
-    `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them.
+    `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them. What of
+    the modules is recorded and compared, `params`, `inputs_kept`, `depth` and `leaves` say as for nndiff.record.
     `include`, `exclude`, `rename` and `group` are one rule or several, as the command line has them; a rename
     may also be a tuple (regex, replacement), and groups a mapping {name: pattern}. `mapping` is {reference's
     name: candidate's name}. `progress` is called with the elements done and those in all.
@@ -62,13 +67,13 @@ def compare(
         "group": group if isinstance(group, Mapping) else _rules("group", group),
         "progress": progress,
     }
-    running = {"seed": seed, "backward": backward, "loss": loss, "mode": mode, "dropout": dropout}
+    running: dict[str, Any] = {"seed": seed, "backward": backward, "loss": loss, "mode": mode, "dropout": dropout}
+    running |= {"params": params, "inputs_kept": inputs_kept, "depth": depth, "leaves": leaves}
     recorded = _run_of(reference) if inputs is None and any(map(_is_module, candidates)) else ""
     if recorded:
         inputs, running = _as_recorded(recorded, running)
     if inputs is None:
-        if backward or loss or mode or dropout:
-            raise UsageError("backward, loss, mode and dropout are about running models: give inputs=... too")
+        _refuse_running(running)
         _recording_first(reference, candidates)
         return compare_sources(reference, *candidates, **options)
     running["seed"] = 42 if running["seed"] is None else running["seed"]
@@ -78,6 +83,15 @@ def compare(
             for number, side in enumerate((reference, *candidates))
         ]
         return compare_sources(*sides, **options)
+
+
+def _refuse_running(running: Mapping[str, Any]) -> None:
+    """Refuse options about running models where none is run, lest they be taken for heeded."""
+    asked = [name for name, value in running.items() if value is not None and value is not False]
+    idle = [name for name in asked if name != "seed"]  # scripts give it to every call
+    if idle:
+        verb = "is" if len(idle) == 1 else "are"
+        raise UsageError(f"{' and '.join(idle)} {verb} about running models: give inputs=... too")
 
 
 def _one_by_one(candidates: Iterable[Any]) -> None:
@@ -121,9 +135,9 @@ def _as_recorded(path: str, running: dict[str, Any]) -> tuple[_Saved, dict[str, 
     from nndiff.again import run_again
 
     run = run_again(path)
-    found = {name: running[name] or getattr(run, name) for name in ("backward", "mode", "dropout")}
+    alike = ("backward", "mode", "dropout", "params", "inputs_kept")
+    found = running | {name: running[name] or getattr(run, name) for name in alike}
     found["seed"] = run.seed if running["seed"] is None else running["seed"]
-    found |= {"params": run.params, "inputs_kept": run.inputs_kept, "loss": running["loss"]}
     return _Saved(run.inputs), found
 
 

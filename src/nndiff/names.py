@@ -95,8 +95,37 @@ def matches(name: str, pattern: str) -> bool:
 
     A pattern is a shell pattern over the whole name (`*.bias`), a module's path, which stands for
     all below it and all that was recorded of it (`encoder.layers.0`, so `encoder.layers.0@1:output` too), or a
-    regular expression found anywhere (`re:layers\.[0-3]\.`).
+    regular expression found anywhere (`re:layers\.[0-3]\.`). What names a module names what was recorded of it
+    (`*.norm`, `re:norm$`).
     """
+    if _found(name, pattern):
+        return True
+    if ":" not in name or _WHOLE.search(pattern.removeprefix("re:")):
+        return False
+    return any(_found(each, pattern) for each in _owners(name))
+
+
+_WHOLE = re.compile(r":|\(\?<?!")  # what speaks of slots, or of what is not there, is meant of the whole name
+_SITE = re.compile(r"([^:@]+)(?:@\d+)?:([A-Za-z_]\w*)(?:[.#].*)?", re.DOTALL)
+_OWNED = ("param", "param_grad", "buffer", "buffer_before")
+
+
+def _owners(name: str) -> Iterator[str]:
+    """Yield what a recorded tensor is of: a module; a parameter or buffer, and the module that has it."""
+    site = _SITE.fullmatch(name)
+    if site is None:
+        return
+    owner, slot = site.groups()
+    if "%" in owner:  # a module may be called `relu@2`
+        from urllib.parse import unquote
+
+        owner = unquote(owner)
+    yield owner
+    if slot in _OWNED and "." in owner:
+        yield owner.rpartition(".")[0]
+
+
+def _found(name: str, pattern: str) -> bool:
     if pattern.startswith("re:"):
         return _compiled(pattern).search(name) is not None
     below = name.startswith(pattern) and name[len(pattern) : len(pattern) + 1] in ("", ".", ":", "@")

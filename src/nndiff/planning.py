@@ -161,7 +161,7 @@ def _free_label(label: str, taken: Iterable[str]) -> str:
 def filtered(full: Alignment, rules: Rules) -> tuple[Alignment, tuple[str, ...]]:
     """Return the alignment of the names that count, and notes on what does not."""
     if not (rules.include or rules.exclude):
-        return full, full.notes
+        return full, (*full.notes, *_idle_groups(full, rules))
     matches = tuple(match for match in full.matches if _counts(rules, match.reference, match.candidate))
     only_reference = {name: hint for name, hint in full.only_reference.items() if _counts(rules, name)}
     only_candidate = {name: hint for name, hint in full.only_candidate.items() if _counts(rules, name)}
@@ -169,7 +169,7 @@ def filtered(full: Alignment, rules: Rules) -> tuple[Alignment, tuple[str, ...]]
     before = len(full.matches) + len(full.only_reference) + len(full.only_candidate)
     dropped = before - len(matches) - len(only_reference) - len(only_candidate)
     left_out = f"left out by --include/--exclude: {dropped:,} of {plural(before, 'name')}"
-    return kept, (*full.notes, left_out, *_idle(full, rules))
+    return kept, (*full.notes, left_out, *_idle(full, rules), *_idle_groups(kept, rules))
 
 
 def _counts(rules: Rules, *names: str) -> bool:
@@ -185,6 +185,13 @@ def _idle(full: Alignment, rules: Rules) -> Iterator[str]:
     for pattern in (*rules.include, *rules.exclude):
         if not any(matches_any(name, (pattern,)) for name in names):
             yield f"the pattern {pattern!r} names no tensor"
+
+
+def _idle_groups(compared: Alignment, rules: Rules) -> Iterator[str]:
+    names = [*(match.reference for match in compared.matches), *compared.only_reference, *compared.only_candidate]
+    for group, pattern in rules.groups.items():
+        if not any(matches_any(name, (pattern,)) for name in names):
+            yield f"the group {group!r} is empty: its pattern {pattern!r} names no tensor that is compared"
 
 
 def settled(plan: Plan) -> Plan:

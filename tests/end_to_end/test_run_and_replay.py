@@ -8,9 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import nndiff as api
 from helpers import nndiff
+from nndiff.commands import build_parser
 from nndiff.recording import Writer
 
 _NET = """
@@ -74,6 +76,118 @@ def test_recordings_are_kept_where_asked_and_can_be_compared_again(nets):
     kept = nets / "kept"
     assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "-o", kept, "-q").returncode == 0
     assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "there", "not_there"),
+    [
+        (["--depth", "1"], "blocks:output", "blocks.0:output"),
+        (["--leaves"], "blocks.0.norm:output", "blocks.0:output"),
+        (["--params"], "head.weight:param", "head:input.0"),
+        (["--inputs"], "head:input.0", "head.weight:param"),
+    ],
+)
+def test_what_is_kept_of_both_can_be_chosen(nets, options, there, not_there):
+    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *options, "--report", "json")
+    data = json.loads(done.stdout)
+    names = {pair["name"] for pair in data["pairs"]}
+    assert (done.returncode, there in names, not_there in names) == (0, True, False)
+    assert not data["leftovers"]
+
+
+def test_what_is_kept_is_said_in_the_same_words_of_recording_and_running():
+    parser = build_parser()
+    commands = next(each.choices for each in parser._actions if isinstance(each.choices, dict))
+    for option in ("--keep", "--depth", "--leaves", "--params", "--inputs"):
+        record, run = (commands[name]._option_string_actions[option] for name in ("record", "run"))
+        assert (record.help, record.metavar, record.dest) == (run.help, run.metavar, run.dest)
+
+
+@pytest.mark.parametrize("pattern", ["*.norm", r"re:\.norm$"])
+def test_a_pattern_names_modules_for_comparing_as_it_does_for_recording(nets, pattern):
+    whole, less = nets / "whole.nnrec", nets / "less.nnrec"
+    assert nndiff("record", nets / "ours/net.py", "-o", whole, "-q").returncode == 0
+    assert nndiff("record", nets / "ours/net.py", "-o", less, "-q", "--exclude", pattern).returncode == 0
+    done = nndiff("diff", whole, whole, "--exclude", pattern, "--group", f"norms={pattern}", "--report", "json")
+    data = json.loads(done.stdout)
+    outputs = {name for name in api.open_source(less).tensors if name.endswith(":output")}
+    assert {pair["name"] for pair in data["pairs"] if pair["slot"] == "output"} == outputs
+    assert any("the group 'norms' is empty" in note for note in data["notes"])  # all of it was left out
+    done = nndiff("diff", whole, whole, "--include", pattern, "--group", f"norms={pattern}", "--report", "json")
+    data = json.loads(done.stdout)
+    assert [pair["name"] for pair in data["pairs"]] == ["blocks.0.norm:output", "blocks.1.norm:output"]
+    assert data["groups"]["norms"]["totals"]["pairs"] == 2
+    assert not any("names no tensor" in note for note in data["notes"])
+
+
+def test_rules_that_name_nothing_are_told(nets):
+    kept = nets / "a.nnrec"
+    assert nndiff("record", nets / "ours/net.py", "-o", kept, "-q").returncode == 0
+    rules = ("--exclude", "*.nrom", "--group", "heads=classifier", "--rename", "gamma=>weight")
+    notes = json.loads(nndiff("diff", kept, kept, *rules, "--report", "json").stdout)["notes"]
+    assert "the pattern '*.nrom' names no tensor" in notes
+    assert "the group 'heads' is empty: its pattern 'classifier' names no tensor that is compared" in notes
+    assert "--rename 'gamma' changed no name of the candidate" in notes
+
+
+@pytest.mark.parametrize("name", ["nothere.nnrec", "nothere.py", "nothere.pt"])
+def test_a_reference_that_is_not_there_is_told_before_a_model_is_run(nets, name):
+    done = nndiff("diff", nets / name, nets / "ours/net.py")
+    assert (done.returncode, done.stderr) == (2, f"nndiff: {nets / name}: no such file or directory\n")
+
+
+_LINEAR = """
+import torch
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+def other():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+variants = {"other": other}
+
+def inputs():
+    return torch.ones(3, 4)
+"""
+
+
+@pytest.fixture
+def linear(tmp_path):
+    """A model in a file, and weights for it."""
+    (tmp_path / "net.py").write_text(_LINEAR)
+    torch.save({"0.weight": torch.eye(4), "0.bias": torch.ones(4)}, tmp_path / "w.ckpt")
+    return tmp_path
+
+
+def test_the_checkpoint_of_a_side_is_told_in_every_report(linear):
+    net, reports = linear / "net.py", ("json", "md", "html", "junit", "terminal")
+    asked = [word for each in reports for word in ("--report", f"{each}:{linear / each}")]
+    done = nndiff("run", net, net, "--cand-ckpt", linear / "w.ckpt", "-o", linear / "kept", *asked)
+    assert done.returncode == 1, done.stderr
+    for each in reports[1:]:
+        assert "net.py with w.ckpt" in (linear / each).read_text(), each
+    data = json.loads((linear / "json").read_text())
+    assert data["candidates"][0]["meta"]["checkpoint"] == "w.ckpt"
+    assert "checkpoint" not in data["reference"]["meta"]
+    manifest = (linear / "kept/candidate/manifest.json").read_text()
+    assert '"checkpoint": "w.ckpt"' in manifest
+    assert str(linear) not in manifest
+
+
+def test_the_checkpoint_is_told_where_a_model_is_recorded_shown_and_replayed(linear):
+    net, kept, weights = linear / "net.py", linear / "a.nnrec", linear / "w.ckpt"
+    done = nndiff("record", net, "-o", kept, "--ckpt", weights)
+    assert "net.py with w.ckpt, 20 parameters" in done.stdout.splitlines()[0]
+    assert "  weights   w.ckpt\n" in nndiff("show", kept).stdout
+    assert "net.py with w.ckpt" in nndiff("diff", kept, net, "--ckpt", weights, COLUMNS="200").stdout
+    assert nndiff("diff", kept, kept, net, COLUMNS="200").stdout.count("a.nnrec with w.ckpt") == 2
+
+
+def test_the_variant_of_a_side_is_told(linear):
+    done = nndiff("run", linear / "net.py", linear / "net.py", "--cand-variant", "other", COLUMNS="200")
+    assert "net.py@other" in done.stdout
 
 
 def test_each_side_may_have_its_interpreter(nets):

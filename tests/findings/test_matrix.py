@@ -362,6 +362,28 @@ def test_other_inputs_are_told_alone(tmp_path):
     assert result.first_divergence["name"] == "(model):model_input.0"
 
 
+class Deaf(nn.Module):
+    """Make nothing of its second input."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x, unheard):
+        return self.fc(x)
+
+
+def test_other_inputs_are_not_blamed_where_all_that_follows_agrees(tmp_path):
+    said = {}
+    for name, first, second in (("one", 1, 1), ("unheard", 1, 2), ("heard", 2, 2)):
+        inputs = (torch.full((3, 4), float(first)), torch.full((3, 4), float(second)))
+        made = nndiff.record(Deaf(), inputs, path=tmp_path / name)
+        said[name] = [finding.evidence for finding in nndiff.compare(tmp_path / "one", made).findings]
+    assert said["unheard"] == ["the two models were not fed the same, and yet all that was made of it agrees"]
+    assert said["heard"] == ["the two models were not fed the same: everything after that is inherited"]
+
+
 def test_other_losses_are_told_alone(tmp_path):
     one = recorded(tmp_path, "one", backward=True)
     other = recorded(tmp_path, "other", backward=True, loss=lambda output: output.square().mean())

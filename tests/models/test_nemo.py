@@ -256,6 +256,7 @@ def test_a_masked_token_model_has_its_own_loss_and_others_have_none():
     one, two, three, four = (torch.tensor(float(number)) for number in (10, 2, 3, 4))
     assert loss(Nest(), {}, (one, two, three, four)) == 10 - 4 + 2 + 3
     assert "--seed" in loss.if_not_finite
+    assert loss.origin == "the model's own"
     assert loss_for(Audio()) is None
     assert loss_for(torch.nn.Sequential(torch.nn.MSELoss())) is None
 

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from helpers import nndiff
 from nndiff.errors import ModelError
 from nndiff.models.nemo_inputs import accept_labels, accept_speakers, inputs_for
 from nndiff.models.nemo_loss import TrainingLoss, counting, loss_for
+from nndiff.recording.record import record
 
 
 class LabelsType: ...
@@ -77,6 +79,14 @@ def test_the_training_step_runs_without_a_trainer_and_without_a_second_forward_p
     assert model._trainer is None
     assert model._optimizer is None
     assert not {"forward", "log", "log_dict"} & set(vars(model)), "nothing is left behind"
+
+
+def test_a_recording_tells_that_the_loss_is_the_models_own(tmp_path):
+    fed = {"input_signal": torch.arange(8.0).reshape(2, 4), "input_signal_length": torch.tensor([4, 4])}
+    record(Base(), fed, path=tmp_path / "own.nnrec", backward=True, loss=loss_for(Base()))
+    assert "(the model's own, of its training step)" in nndiff("show", tmp_path / "own.nnrec").stdout
+    record(Base(), fed, path=tmp_path / "given.nnrec", backward=True, loss=lambda output: output[0].sum())
+    assert "(the loss function that was given)" in nndiff("show", tmp_path / "given.nnrec").stdout
 
 
 def test_a_model_that_listens_to_its_layers_runs_once_more():

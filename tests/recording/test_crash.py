@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import nndiff
 from nndiff.errors import SourceError
 from nndiff.recording import Writer, open_recording, pace
 from nndiff.recording.record import record
@@ -220,22 +221,100 @@ def test_a_recording_that_is_overwritten_waits_until_the_new_one_is_whole(tmp_pa
     for _ in range(2):  # the second time finds the rest of the first, and keeps what was there before both
         with pytest.raises(ValueError, match="stop") as caught:
             record(Fails(2), X, path=out, overwrite=True)
-        assert caught.value.__notes__[0].endswith(f"the recording that was there is in {aside}")
-        assert not open_recording(out).complete
+        assert caught.value.__notes__[-1] == f"the recording that was there is in {aside}"
+        found = open_recording(out)
+        assert not found.complete
+        assert found.notes[-1].endswith("the recording that was there is in a.nnrec.before, beside it")
         assert open_recording(aside).meta["label"] == "first"
-    record(nn.Linear(4, 4), X, path=out, overwrite=True, label="second")
-    assert open_recording(out).meta["label"] == "second"
+    for label in ("second", "third"):  # whoever replaces what was cut off may still want what was there before
+        record(nn.Linear(4, 4), X, path=out, overwrite=True, label=label)
+        assert open_recording(out).meta["label"] == label
+        assert open_recording(aside).meta["label"] == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.nnrec", "a.nnrec.before"]
+    assert not open_recording(out).notes
+
+
+def test_a_recording_put_aside_comes_back_where_the_next_try_leaves_nothing(tmp_path: Path) -> None:
+    out, aside = tmp_path / "a.nnrec", tmp_path / "a.nnrec.before"
+    record(nn.Linear(4, 4), X, path=out, label="first")
+    for layers in (2, 0):
+        with pytest.raises(ValueError, match="stop"):
+            record(Fails(layers), X, path=out, overwrite=True)
+    assert open_recording(out).meta["label"] == "first"
     assert not aside.exists()
+
+
+def test_of_several_that_were_cut_off_only_the_first_and_the_last_stay(tmp_path: Path) -> None:
+    out = tmp_path / "a.nnrec"
+    for _ in range(4):
+        with pytest.raises(ValueError, match="stop"):
+            record(Fails(2), X, path=out, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.nnrec", "a.nnrec.before"]
+    record(nn.Linear(4, 4), X, path=out, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.nnrec"], "nothing of it was whole"
+
+
+_LIMIT = "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+_FULL = """
+import resource
+import torch
+from nndiff.recording import pace
+
+pace._SOON = pace._SHARE = 0.0  # every event is made safe at once
+
+class Full(torch.nn.Module):
+    def forward(self, x):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        return x
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), Full(), torch.nn.Linear(64, 64))
+
+def inputs():
+    return torch.ones(2, 64)
+"""
+
+
+def test_a_full_disk_tells_where_the_recording_is_that_was_there(tmp_path: Path) -> None:
+    out, net = tmp_path / "a.nnrec", tmp_path / "net.py"
+    record(nn.Linear(4, 4), X, path=out, label="first")
+    net.write_text(_FULL)
+    done = nndiff("record", net, "-o", out, "--overwrite")
+    assert done.returncode == 2
+    told = "what was finished before can be read; the recording that was there is in"
+    assert done.stderr.endswith(f"{TOO_LARGE}; {told} {out}.before\n"), done.stderr
+    assert f"the recording that was there is in {out.name}.before" in nndiff("show", out, "-q").stdout
+    net.write_text(_FULL.replace(_LIMIT, "pass"))
+    assert f"note: {out}.before is still there" in nndiff("record", net, "-o", out, "--overwrite").stdout
+
+
+def test_a_run_says_of_what_it_left_only_what_is_true(tmp_path: Path) -> None:
+    """A temporary folder goes, and nothing in it can be read."""
+    net, kept = tmp_path / "net.py", tmp_path / "kept"
+    net.write_text(_FULL.replace(_LIMIT, "pass"))
+    assert nndiff("run", net, net, "-q", "-o", kept).returncode == 0
+    for failing, said in ((_FULL, TOO_LARGE), (_FULL.replace(_LIMIT, "1 / 0"), "ZeroDivisionError")):
+        net.write_text(failing)
+        gone = nndiff("run", net, net).stderr
+        assert said in gone
+        assert not any(word in gone for word in ("can be read", "what ran before", "that was there"))
+        stays = nndiff("run", net, net, "-o", kept, "--overwrite").stderr
+        assert "can be read" in stays or f"what ran before is in {kept / 'reference'}" in stays
+        assert stays.endswith(f"the recording that was there is in {kept / 'reference'}.before\n")
+    net.write_text(_FULL.replace(_LIMIT, "import os; os.kill(os.getpid(), 9)"))
+    killed = nndiff("run", net, net, "-o", kept, "--overwrite").stderr
+    assert "killed by signal 9" in killed
+    assert killed.endswith(f"the recording that was there is in {kept / 'reference'}.before\n"), killed
 
 
 def test_a_recording_of_the_users_own_beside_it_is_never_removed(tmp_path: Path) -> None:
     out, beside = tmp_path / "a.nnrec", tmp_path / "a.nnrec.before"
     record(nn.Linear(4, 4), X, path=beside)
     record(nn.Linear(4, 4), X, path=out)
-    with pytest.raises(SourceError, match="in the way"):
-        record(nn.Linear(4, 4), X, path=out, overwrite=True)
-    assert open_recording(out).complete
+    record(nn.Linear(4, 4), X, path=out, overwrite=True, label="again")
+    assert open_recording(out).meta["label"] == "again"
     assert open_recording(beside).complete
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.nnrec", "a.nnrec.before"]
 
 
 def test_a_link_to_a_recording_stays_a_link(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from nndiff.reports import ReportOptions, get_report, recording_words, wording
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
 from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
-from nndiff.result import Comparison, Leftover
+from nndiff.result import Comparison, Finding, Leftover
 from nndiff.tolerance import Tolerance
 
 
@@ -173,8 +173,27 @@ def test_of_very_many_outputs_the_worst_are_seen() -> None:
 
 
 def test_details_begin_where_the_runs_part() -> None:
-    assert in_detail(view(recording()), 2)[0].name == "blocks.1.norm:output"
-    assert in_detail(view(recording_same()), 5) == []
+    assert in_detail(view(recording()), 2)[0][0].name == "blocks.1.norm:output"
+    assert in_detail(view(recording_same()), 5) == ([], "")
+
+
+@pytest.mark.parametrize("name", ["terminal", "md"])
+@pytest.mark.parametrize(
+    ("top", "verbose", "said"),
+    [
+        (20, False, "and 11 more; --verbose shows them"),
+        (14, False, "and 11 more; --verbose shows them"),
+        (5, False, "and 11 more; --verbose --top 14 shows them"),
+        (5, True, "and 9 more; --top 14 shows them"),
+        (14, True, ""),
+    ],
+)
+def test_details_say_how_many_more_there_are(name: str, top: int, verbose: bool, said: str) -> None:
+    pairs = [site(f"fc{number}:output", OUT, 1.0) for number in range(14)]
+    many = replace(recording(), pairs=tuple(pairs), leftovers=(), first_divergences={}, findings=())
+    text = get_report(name).render(many, ReportOptions(width=100, color=False, top=top, verbose=verbose))
+    details = text.partition("mismatched layers in detail")[2]
+    assert [line.strip() for line in details.splitlines() if "shows them" in line] == ([said] if said else [])
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 20, 999])
@@ -313,6 +332,7 @@ def test_a_recording_that_was_cut_off_is_no_pass_and_the_rest_is_counted(tmp_pat
     text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
     assert "✗ different: all 3 paired tensors agree, 5 never reached: the recording was cut off (exit 1)" in text
     assert "cut off    5 sites of the reference were never reached" in text
+    assert "layers     2 common, 2 only in the reference, 0 only in the candidate" in text
     assert "forward    2 of 4 layers match, 50.00% (2 never reached)" in text
     assert "output     the final output was never reached" in text
     for name in ("md", "html", "csv", "junit"):
@@ -357,3 +377,12 @@ def test_rates_are_named_whole(slot: str, said: str) -> None:
     made = [replace(site(f"{name}:{slot}", verdict), slot=slot) for name, verdict in (("a", OK), ("b", OUT))]
     (rate,) = [each for each in of(*made).rates if each.name == slot]
     assert f"{recording_words.rate_label(rate)}: {recording_words.rate_text(rate)}" == said
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_names_in_a_finding_wrap_and_are_not_cut(width: int) -> None:
+    names = [f"resnet.encoder.stages.{number}.layers.0.layer.0.shortcut.normalization:output" for number in range(3)]
+    finding = Finding("norms-only", tuple(names), "evidence", "repair", 0.8)
+    text = get_report("terminal").render(replace(recording(), findings=(finding,)), ReportOptions(width=width))
+    assert all(name in "".join(text.split()) for name in names)
+    assert width < 100 or all(name in text for name in names)  # none is broken that fits a line

@@ -33,6 +33,7 @@ def pair_by_name(work: Work, renames: Sequence[Rename], mapping: Mapping[str, st
         bare = {name: strip_wrappers(name) for name in work.candidate}
         rewritten = {name: _rewritten(new, renames) for name, new in bare.items()}
         work.pair_equal({name: strip_wrappers(name) for name in work.reference}, rewritten, "rename")
+        idle = [rule for rule in idle if all(rule.apply(name) == name for name in map(strip_wrappers, candidate))]
     work.pair_equal(
         {name: strip_wrappers(name) for name in work.reference},
         {name: strip_wrappers(name) for name in work.candidate},

@@ -27,7 +27,8 @@ examples:
   nndiff diff a.pt b.pt --dry-run                          which names belong together, no data read
   nndiff diff a.pt b.pt --report junit:diff.xml --report md:diff.md
 
-PATTERN is a shell pattern over the whole name (*.bias), a module's path (encoder.layers.0) or re:REGEX.
+PATTERN is a shell pattern over the whole name (*.bias), a module's path (encoder.layers.0) or re:REGEX. Of recordings
+it may be one over the paths of modules too (*.norm), as for nndiff record.
 Exit status: 0 the same, 1 different, 2 trouble (unreadable file, nothing could be compared).
 """
 

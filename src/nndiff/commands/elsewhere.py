@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nndiff
 from nndiff.errors import ModelError, UsageError
-from nndiff.recording.folder import LEFT
+from nndiff.recording.folder import BEFORE, FINISHED, LEFT, put_aside
 from nndiff.sources import Source, open_source
 
 
@@ -24,6 +24,13 @@ class Order:
     output: str
     python: str | None = None  # None: the interpreter that runs now
     options: Sequence[str] = field(default_factory=tuple)  # as `nndiff record` takes them
+    variant: str | None = None  # one of those the model's file has
+    kept: bool = False  # what it leaves outlives the command
+
+    @property
+    def label(self) -> str:
+        """Return what reports call it."""
+        return self.model if self.variant is None else f"{self.model}@{self.variant}"
 
 
 def record_elsewhere(order: Order, who: str) -> Source:
@@ -34,6 +41,8 @@ def record_elsewhere(order: Order, who: str) -> Source:
     """
     python = _interpreter(order.python) if order.python else sys.executable
     command = [python, "-m", "nndiff", "record", order.model, "-o", order.output, "--overwrite", *order.options]
+    if order.variant is not None:
+        command += ["--variant", order.variant]
     with tempfile.TemporaryDirectory(prefix="nndiff-path-") as folder:
         try:
             done = subprocess.run(command, env=_environment(folder), capture_output=True, text=True, check=False)
@@ -41,10 +50,11 @@ def record_elsewhere(order: Order, who: str) -> Source:
             raise UsageError(f"{python} cannot be run: {(error.strerror or str(error)).lower()}") from None
     by = f" by {python}" if order.python else ""
     if done.returncode != 0:
-        raise ModelError(f"the {who} {order.model} could not be recorded{by}: {_reason(done.stderr, done.returncode)}")
+        reason = _reason(done.stderr, done.returncode)
+        raise ModelError(f"the {who} {order.model} could not be recorded{by}: {_about_what_is_left(reason, order)}")
     if not os.path.isdir(order.output):
         raise UsageError(f"{python} ran and recorded nothing: is it a Python interpreter?")
-    return replace(open_source(order.output), label=order.model)
+    return replace(open_source(order.output), label=order.label)
 
 
 def _interpreter(path: str) -> str:
@@ -67,12 +77,19 @@ def _environment(folder: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+def _about_what_is_left(reason: str, order: Order) -> str:
+    """Return a reason with what is true of what it left: nothing, where its folder goes."""
+    if not order.kept:
+        return reason.partition(f"; {LEFT} ")[0].removesuffix(f"; {FINISHED}")
+    before = put_aside(order.output)
+    return f"{reason}; {BEFORE} {before}" if before and BEFORE not in reason else reason
+
+
 def _reason(stderr: str, status: int) -> str:
     """Return what the other process said last in its own words."""
     ours = [line for line in stderr.splitlines() if line.startswith("nndiff: ")]
     if ours:
-        # what it left is in a folder that goes, or that is overwritten the next time
-        return ours[-1].removeprefix("nndiff: ").partition(f"; {LEFT} ")[0]
+        return ours[-1].removeprefix("nndiff: ")
     lines = [line for line in stderr.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "it said nothing"
     if status < 0:

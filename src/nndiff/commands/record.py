@@ -88,7 +88,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keep_options(parser: argparse.ArgumentParser) -> None:
-    """Add what decides how much is kept."""
+    """Add what decides how much is kept, and of which modules."""
+    group = add_kept_options(parser)
+    group.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only these modules")
+    group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="all but these modules")
+
+
+def add_kept_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add what decides how much is kept, whatever names mean; return the group for what else belongs there."""
     group = parser.add_argument_group("what is kept")
     group.add_argument(
         "--keep",
@@ -97,14 +104,13 @@ def add_keep_options(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL[:PATTERN]",
         help="digest, stats, sketch (1024 values) or full (default), for modules that match; repeatable",
     )
-    group.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only these modules")
-    group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="all but these modules")
     group.add_argument("--depth", type=int, metavar="N", help="modules down to this depth (0: the model alone)")
     group.add_argument("--leaves", action="store_true", help="only modules without children, and the model")
     group.add_argument("--params", action="store_true", help="keep parameters and buffers too")
     group.add_argument(
         "--inputs", action="store_true", dest="inputs_kept", help="keep every module's inputs as --keep says"
     )
+    return group
 
 
 def run(args: argparse.Namespace) -> int:
@@ -158,20 +164,22 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
             deterministic=args.deterministic,
             overwrite=args.overwrite,
             label=prepared.label,
+            checkpoint=prepared.checkpoint,
             notes=prepared.notes,
         )
     return prepared, recording
 
 
 def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
-    from nndiff.reports.wording import size
+    from nndiff.recording.folder import put_aside
+    from nndiff.reports.wording import size, with_checkpoint
 
     meta: Any = recording.meta
     bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path))
     passes = "forward and backward" if meta["backward"] else "forward"
     lines = [
-        f"{recording.path}: {spec.label}, {plural(meta['model']['parameters'], 'parameter')}, {meta['mode']} mode, "
-        f"seed {meta['seed']}",
+        f"{recording.path}: {with_checkpoint(spec.label, meta)}, {plural(meta['model']['parameters'], 'parameter')}, "
+        f"{meta['mode']} mode, seed {meta['seed']}",
         f"  {passes}: {plural(len(recording.calls), 'call')}, {plural(len(recording.tensors), 'tensor')} "
         f"({_slots(recording)}), {size(bytes_on_disk)} on disk",
     ]
@@ -180,6 +188,9 @@ def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
         lines.append(f"  {agreement['runs']} runs with one seed agree at all {plural(agreement['sites'], 'site')}")
     if meta.get("never_called"):
         lines.append(f"  never called: {counted(meta['never_called'], 'module')}")
+    before = put_aside(recording.path)
+    if before:
+        lines.append(f"  note: {before} is still there, from an overwrite that did not finish; remove it if it may go")
     lines += [f"  note: {note}" for note in recording.notes]
     return lines + [f"  warning: {warning}" for warning in recording.warnings]
 

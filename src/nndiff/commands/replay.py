@@ -52,19 +52,24 @@ def _named_as_model(name: str) -> bool:
 
 def replayed(args: argparse.Namespace, folder: str) -> list[Source]:
     """Record every candidate that is a model on the reference's inputs; return all candidates."""
+    from nndiff.models.kinds import check_name
+
     if not is_run(args.reference):
         if _named_as_model(args.reference) and any(map(is_run, args.candidates)):
             raise UsageError(
                 f"{args.reference} is a model, and the reference must be a recording: the recording comes first, then "
                 "the MODEL; two models are compared with nndiff run"
             )
+        if _named_as_model(args.reference):
+            check_name(args.reference)
+        else:
+            open_source(args.reference)  # what is wrong with it comes first: it may not be there
         models = ", ".join(each for each in args.candidates if _is_model(each, args.reference))
         raise UsageError(
             f"{models} is a model, and {args.reference} is no recording to replay: record the reference first "
             "(nndiff record), or compare two models with nndiff run"
         )
     from nndiff.commands.elsewhere import Order, record_elsewhere
-    from nndiff.models.kinds import check_name
 
     for candidate in args.candidates:
         if _is_model(candidate, args.reference):

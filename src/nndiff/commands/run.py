@@ -13,7 +13,7 @@ from nndiff.again import seed_of
 from nndiff.commands.diff import add_pairing_options, compare_and_report, rules_from
 from nndiff.commands.elsewhere import Order, record_elsewhere
 from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports
-from nndiff.commands.record import add_run_options
+from nndiff.commands.record import add_kept_options, add_run_options
 from nndiff.errors import SourceError
 from nndiff.models.kinds import check_name
 from nndiff.recording.folder import is_recording
@@ -54,6 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
     _add_side_options(parser)
     add_run_options(parser)
     _add_shared_options(parser)
+    add_kept_options(parser)
     add_tolerance_options(parser)
     add_pairing_options(parser)
     add_report_options(parser)
@@ -77,7 +78,6 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--own-inputs", action="store_true", help="each side makes its own inputs")
     group.add_argument("--device", metavar="NAME", help="cpu, cuda, ...")
     group.add_argument("--dtype", metavar="NAME", help="convert both models and their inputs")
-    group.add_argument("--keep", action="append", default=[], metavar="LEVEL[:PATTERN]", help="as for nndiff record")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,13 +114,14 @@ def _recorded(args: argparse.Namespace, folder: str) -> list[Source]:
         if not args.quiet and sys.stderr.isatty():
             sys.stderr.write(f"recording the {side}: {model}\n")
         options = [*_side_options(args, short), *_run_options(args), *_repeated("--input", inputs)]
-        found.append(record_elsewhere(Order(model, output, getattr(args, f"{short}_python"), options), side))
+        python, variant = getattr(args, f"{short}_python"), getattr(args, f"{short}_variant")
+        found.append(record_elsewhere(Order(model, output, python, options, variant, kept=bool(args.output)), side))
         paths.append(output)
     return found
 
 
 def _side_options(args: argparse.Namespace, short: str) -> Iterator[str]:
-    for name in ("ckpt", "config", "variant"):
+    for name in ("ckpt", "config"):
         value = getattr(args, f"{short}_{name}")
         if value is not None:
             yield from (f"--{name}", value)
@@ -128,13 +129,14 @@ def _side_options(args: argparse.Namespace, short: str) -> Iterator[str]:
 
 def _run_options(args: argparse.Namespace) -> Iterator[str]:
     yield from ("--seed", str(seed_of(args.seed, args.input)), "--repeat", str(args.repeat))
-    for name in ("mode", "dropout", "device", "dtype", "batch_size", "seq_len"):
+    for name in ("mode", "dropout", "device", "dtype", "batch_size", "seq_len", "depth"):
         value = getattr(args, name)
         if value is not None:
-            yield from (f"--{name.replace('_', '-')}", value)
-    for name in ("backward", "deterministic"):
-        if getattr(args, name):
-            yield f"--{name}"
+            yield f"--{name.replace('_', '-')}={value}"
+    flags = ("backward", "deterministic", "leaves", "params")
+    yield from (f"--{name}" for name in flags if getattr(args, name))
+    if args.inputs_kept:
+        yield "--inputs"
     yield from _repeated("--keep", args.keep)
 
 

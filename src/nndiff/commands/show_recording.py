@@ -22,7 +22,8 @@ _TOLD = frozenset(
     (
         *("label", "producer", "seed", "backward", "mode", "dropout", "dropout_active", "selection", "inputs_kept"),
         *("params", "model", "flags", "environment", "modules", "shared", "warnings", "inputs", "draws", "loss"),
-        *("never_called", "without_gradient", "changed_parameters", "self_agreement", "held"),
+        *("loss_origin", "checkpoint", "never_called", "without_gradient", "changed_parameters", "self_agreement"),
+        "held",
     )
 )
 
@@ -44,6 +45,7 @@ def summary(recording: Recording) -> Iterator[str]:
 def _facts(recording: Recording) -> Iterator[tuple[str, str]]:
     meta = recording.meta
     yield "model", _model(meta)
+    yield "weights", str(meta.get("checkpoint", ""))
     yield "run", _run(meta)
     yield "loss", _loss(recording)
     yield "modules", _modules(recording)
@@ -96,7 +98,8 @@ def _loss(recording: Recording) -> str:
     if found is None:
         return ""
     value = f"{found.stats.mean:.8g}" if found.stats and not found.stats.nonfinite else "not finite"
-    origin = _LOSSES.get(str(recording.meta.get("loss")), "")
+    said = recording.meta.get("loss_origin")
+    origin = said if isinstance(said, str) else _LOSSES.get(str(recording.meta.get("loss")), "")
     return (value if found.stats else "") + (f" ({origin})" if origin else "")
 
 

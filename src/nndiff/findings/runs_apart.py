@@ -71,10 +71,13 @@ def _apart(
 def _inputs(run: Run) -> Iterator[Finding]:
     differing = tuple(site.pair.name for site in run.sites if site.slot == "model_input" and not site.passed)
     if differing:
+        after = any(not site.passed for site in run.sites if site.slot != "model_input")
+        lost = any(run.left) or any(run.alone)
         yield Finding(
             "inputs-differ",
             differing,
-            "the two models were not fed the same: everything after that is inherited",
+            "the two models were not fed the same"
+            + (": everything after that is inherited" if after or lost else ", and yet all that was made of it agrees"),
             "feed the recorded input: nndiff diff REF.nnrec MODEL replays it; then look at preprocessing",
             1.0,
         )

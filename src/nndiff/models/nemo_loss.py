@@ -22,6 +22,7 @@ _NEVER = 10**9
 class MaskedTokenLoss:
     """Be the loss NEST and its like are trained with."""
 
+    origin = "the model's own"
     if_not_finite = "NEST has no loss where its masking hides no frame: take another --seed or a longer --seq-len"
 
     def __call__(self, model: Any, inputs: Any, output: Any) -> Any:
@@ -32,6 +33,8 @@ class MaskedTokenLoss:
 
 class TrainingLoss:
     """Be the loss a model's training step gives; what its forward pass gave already is not computed again."""
+
+    origin = "the model's own, of its training step"
 
     def __call__(self, model: Any, inputs: Any, output: Any) -> Any:
         """Return the loss of an output."""

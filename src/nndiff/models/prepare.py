@@ -35,7 +35,8 @@ def prepare(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
     dtype, device = _dtype(args.dtype), _device(args.device)
     with user_code(f"moving {spec.label}"):
         model = spec.model.to(device=device, dtype=dtype) if device or dtype else spec.model
-    return replace(spec, model=model, inputs=_placed(made, model, dtype), notes=tuple(notes))
+    made = _placed(made, model, dtype)
+    return replace(spec, model=model, inputs=made, notes=tuple(notes), checkpoint=args.ckpt or "")
 
 
 def _made(spec: ModelSpec, args: argparse.Namespace) -> Any:

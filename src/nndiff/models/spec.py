@@ -35,6 +35,7 @@ class ModelSpec:
     loss: Callable[..., Any] | None = None
     variants: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    checkpoint: str = ""  # the file its weights were loaded from, if not its own
 
 
 def resolve(name: str, wishes: Wishes | None = None) -> ModelSpec:

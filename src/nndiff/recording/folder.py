@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from nndiff.errors import SourceError
@@ -14,7 +15,10 @@ from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD, dumps
 from nndiff.recording.shards import PART_SUFFIX
 
 BEFORE_SUFFIX = ".before"  # where a recording waits that is being overwritten
-LEFT = "what ran before is in"  # how the note about a run that failed midway begins
+# What notes about a run that failed midway say, or how they begin: where what it did is, and what was there.
+LEFT = "what ran before is in"
+FINISHED = "what was finished before can be read"
+BEFORE = "the recording that was there is in"
 
 
 def is_recording(folder: Path) -> bool:
@@ -42,10 +46,11 @@ class Place:
     folder: Path
     made: tuple[Path, ...]  # folders that are new, the innermost first
     before: Path | None  # where the recording is that was there before
+    spared: bool = False  # that one was put aside by an earlier try: nobody knows whether it is still wanted
 
     def keep(self) -> None:
         """Let the new recording stand for the one before it."""
-        if self.before:
+        if self.before and not self.spared:
             _remove(self.before, (self.before,))
 
     def undo(self) -> None:
@@ -61,27 +66,42 @@ def prepare(path: Path, overwrite: bool) -> Place:
     folder = Path(os.path.realpath(path))
     if folder.exists() and not folder.is_dir():
         raise SourceError(path, "is there already and is not a folder; give another path")
-    before = None
+    before, spared = None, False
     try:
         if folder.is_dir() and any(folder.iterdir()):
             _check(path, folder, overwrite)
-            before = _put_aside(folder)
+            before, spared = _put_aside(folder)
         made = tuple(each for each in (folder, *folder.parents) if not each.exists())
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SourceError(path, f"cannot be made: {(error.strerror or str(error)).lower()}") from None
-    return Place(folder, made, before)
+    return Place(folder, made, before, spared)
 
 
-def _put_aside(folder: Path) -> Path:
-    """Move a recording out of the way; return where it waits."""
-    before = folder.with_name(folder.name + BEFORE_SUFFIX)
-    if not before.exists():
-        return folder.rename(before)
-    if _is_complete(folder) or not is_recording(before):
-        raise SourceError(before, f"is in the way of overwriting {folder.name}; move or remove it")
-    _remove(folder, (folder,))  # an earlier try that was cut off: what was there before it is the one to keep
-    return before
+def _put_aside(folder: Path) -> tuple[Path, bool]:
+    """Move a recording out of the way; return where one waits, and whether it stays there whatever happens."""
+    before, free = _waiting(folder)
+    if before and is_recording(before) and not _is_complete(folder):
+        _remove(folder, (folder,))  # an earlier try that was cut off: what was there before it is the one to keep
+        return before, _is_complete(before)
+    return folder.rename(free), False
+
+
+def _waiting(folder: Path) -> tuple[Path | None, Path]:
+    """Return where a recording was put aside last, if one was, and where the next one may wait."""
+    last = None
+    for number in count(1):
+        path = folder.with_name(f"{folder.name}{BEFORE_SUFFIX}{number if number > 1 else ''}")
+        if not path.exists():
+            break
+        last = path
+    return last, path
+
+
+def put_aside(path: str | os.PathLike[str]) -> Path | None:
+    """Return where a whole recording still waits that was to be overwritten by the one here."""
+    before, _ = _waiting(Path(os.path.realpath(path)))
+    return before if before and is_recording(before) and _is_complete(before) else None
 
 
 def _is_complete(folder: Path) -> bool:

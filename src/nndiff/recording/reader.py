@@ -20,7 +20,7 @@ from nndiff.held import fingerprints
 from nndiff.names import counted, plural, printable
 from nndiff.recording.checked import Checker, Claim
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
-from nndiff.recording.folder import is_recording
+from nndiff.recording.folder import BEFORE, is_recording, put_aside
 from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
 from nndiff.recording.inputs import by_names, events_of, rebuild
 from nndiff.recording.keep import sketch_positions
@@ -149,7 +149,7 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
             folder / MANIFEST,
             f"tells of {plural(claimed, 'event')} where there are {len(events):,}: damaged, or of another recording",
         )
-    notes = list(_notes(complete, torn, len(events), claimed))
+    notes = [*_notes(complete, torn, len(events), claimed), *([] if complete else _about_what_was_there(folder))]
     meta = manifest.get("meta", {})
     _check(name, events)
     whole = not torn and claimed == len(events)
@@ -208,6 +208,12 @@ def _notes(complete: bool, torn: bool, count: int, claimed: int) -> Iterator[str
         yield f"damaged: {count:,} of {plural(claimed, 'event') if claimed != count else 'its events'} can be read"
     if torn:
         yield "the last line of the events was torn off and is left out"
+
+
+def _about_what_was_there(folder: Path) -> Iterator[str]:
+    before = put_aside(folder)
+    if before:
+        yield f"it was to overwrite another: {BEFORE} {before.name}, beside it"
 
 
 def _check(name: str, events: list[Event]) -> None:

@@ -19,7 +19,7 @@ from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.events import ROOT
-from nndiff.recording.folder import LEFT
+from nndiff.recording.folder import BEFORE, LEFT
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
@@ -66,6 +66,7 @@ def record(
     deterministic: bool = False,
     overwrite: bool = False,
     label: str = "",
+    checkpoint: str = "",
     notes: Sequence[str] = (),
     shard_bytes: int = SHARD_BYTES,
 ) -> Recording:
@@ -73,8 +74,8 @@ def record(
 
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
     (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
-    else the `loss` of the output, else a projection of the output on fixed random numbers. `notes` are kept
-    with the warnings.
+    else the `loss` of the output, else a projection of the output on fixed random numbers. `checkpoint` is the
+    file the weights came from, to be told with the model; `notes` are kept with the warnings.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
@@ -92,6 +93,8 @@ def record(
         made = as_inputs(inputs)
         meta = _meta(model, setting, plan, label)
         meta |= {"mode": state.mode, "held": state.digests, "inputs": _inputs_to_come(made)}
+        if checkpoint:
+            meta["checkpoint"] = _relocatable(checkpoint)
         meta["warnings"] = [*notes, *meta["warnings"]]
         with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
             _run_all(model, made, writer, plan, setting, state)
@@ -107,12 +110,17 @@ def _worth_keeping(writer: Writer) -> Iterator[Writer]:
     except BaseException as error:
         if not _heard(writer):
             writer.discard()
-        elif not isinstance(error, SourceError):  # a full disk has said it
-            said = f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
-            if writer.before:
-                said += f"; the recording that was there is in {writer.before}"
-            vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), said]  # add_note, before Python 3.11 too
+        else:
+            said = list(_about_what_is_left(writer, error))
+            vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), *said]  # add_note, before Python 3.11 too
         raise
+
+
+def _about_what_is_left(writer: Writer, error: BaseException) -> Iterator[str]:
+    if not isinstance(error, SourceError):  # a full disk has said it
+        yield f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
+    if writer.before:
+        yield f"{BEFORE} {writer.before}"
 
 
 def _heard(writer: Writer) -> bool:

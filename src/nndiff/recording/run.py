@@ -68,6 +68,7 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
             _parameters(recorder, model, known)
         if wanted.backward:
             loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
+            facts.meta |= _origin(wanted.loss)
             recorder.tensor(Site("", "loss"), loss)
             facts.warnings += _about_loss(loss, wanted)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -76,6 +77,12 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         _after(recorder, model, fed, wanted, state, facts)
     _summary(recorder, wanted, facts)
     return facts
+
+
+def _origin(loss: Callable[..., Any] | None) -> dict[str, str]:
+    """Return what is to be told of where a loss comes from; one that knows says so in `origin`."""
+    said = getattr(loss, "origin", "")
+    return {"loss_origin": said} if said and isinstance(said, str) else {}
 
 
 def _about_loss(loss: torch.Tensor, wanted: Wanted) -> list[str]:

@@ -302,7 +302,7 @@ class Writer:
         except OSError as error:
             self._save()
             trouble = _REFUSALS.get(error.errno or 0) or (error.strerror or str(error)).lower()
-            kept = "; what was finished before can be read" if self._flushed else ""
+            kept = f"; {folders.FINISHED}" if self._flushed else ""
             raise SourceError(self.path, f"cannot be written: {trouble}{kept}") from None
 
 

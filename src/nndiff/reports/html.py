@@ -85,7 +85,7 @@ def _facts(comparison: Comparison) -> Iterator[str]:
 
 def _side(side: Side) -> str:
     facts = [side.kind, *wording.side_counts(side), wording.size(side.nbytes)]
-    return f"{side.label} ({', '.join(fact for fact in facts if fact)})"
+    return f"{wording.side_name(side)} ({', '.join(fact for fact in facts if fact)})"
 
 
 def _candidates(comparison: Comparison) -> Iterator[str]:
@@ -104,8 +104,8 @@ def _candidates(comparison: Comparison) -> Iterator[str]:
             f"{side.elements:,}",
             wording.size(side.nbytes),
         ]
-        sign = f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}"
-        yield f'<tr><td class="{class_of(part.outcome)}">{sign}</td><td class="name">{safe(side.label)}</td>'
+        sign, name = f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}", safe(wording.side_name(side))
+        yield f'<tr><td class="{class_of(part.outcome)}">{sign}</td><td class="name">{name}</td>'
         yield "".join(f'<td class="number">{number}</td>' for number in numbers) + "</tr>"
     yield TABLE_END
 

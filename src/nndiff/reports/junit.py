@@ -32,7 +32,7 @@ class JunitReport:
 
 
 def _suite(part: Comparison) -> ET.Element:
-    label = printable((part.candidates or (part.reference,))[0].label)
+    label = printable(wording.side_name((part.candidates or (part.reference,))[0]))
     suite = ET.Element("testsuite", {"name": label})
     suite.append(_properties(part))
     for pair in part.pairs:
@@ -59,7 +59,7 @@ def _counts(*elements: ET.Element) -> dict[str, str]:
 def _properties(part: Comparison) -> ET.Element:
     properties = ET.Element("properties")
     facts = {
-        "reference": printable(part.reference.label),
+        "reference": printable(wording.side_name(part.reference)),
         "tolerance": wording.tolerance(part),
         "verdict": part.verdict,
         "format": "nndiff.junit 1.1",

@@ -178,8 +178,8 @@ class Recorded:
 
     def only_in(self, side: str) -> int:
         """Return how many layers one side has alone."""
-        names = (pair.reference_name if side == "reference" else pair.candidate_name for pair in self.pairs)
-        paired = {place_of(name).layer for name in names}
+        pairs = [pair for pair in self.pairs if pair.slot in _LAYER_SLOTS]  # as in `common`: inputs make no layer
+        paired = {place_of(pair.reference_name if side == "reference" else pair.candidate_name).layer for pair in pairs}
         places = (place_of(each.name) for each in self.leftovers if each.side == side)
         return len({place.layer for place in places if place.slot in _LAYER_SLOTS} - paired)
 
@@ -293,8 +293,19 @@ def worst_gradients(view: Recorded) -> list[Pair]:
     return sorted(view.gradients, key=key)
 
 
-def in_detail(view: Recorded, most: int) -> list[Pair]:
+_DETAILED = 3
+
+
+def in_detail(view: Recorded, top: int, verbose: bool = False) -> tuple[list[Pair], str]:
+    """Return what is shown with all its numbers, and what is to be said of the rest."""
+    found = worth_detail(view)
+    shown = found[: top if verbose else min(_DETAILED, top)]
+    more = len(found) - len(shown)
+    options = [*([] if verbose else ["--verbose"]), *([f"--top {len(found)}"] if len(found) > top else [])]
+    return shown, f"and {more:,} more; {' '.join(options)} shows them" if more else ""
+
+
+def worth_detail(view: Recorded) -> list[Pair]:
     """Return the outputs and gradients worth all their numbers: where the runs part, then the worst."""
     failing = [pair for row in view.rows for pair in row.pairs if not pair.verdict.passed and pair.metrics]
-    ranked = sorted(failing, key=lambda pair: (pair.name == view.first, *pair.severity), reverse=True)
-    return ranked[:most]
+    return sorted(failing, key=lambda pair: (pair.name == view.first, *pair.severity), reverse=True)

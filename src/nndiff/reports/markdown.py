@@ -52,7 +52,7 @@ def _side(comparison: Comparison, role: str, side: Side) -> str:
     if wording.is_recording(comparison):
         return recording_markdown.side(role, side)
     facts = ", ".join(fact for fact in wording.side_counts(side) if fact)
-    return f"- {role}: {code(side.label)} ({escaped(side.kind)}, {facts})"
+    return f"- {role}: {code(wording.side_name(side))} ({escaped(side.kind)}, {facts})"
 
 
 def _candidates(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _candidate(part: Comparison) -> list[str]:
     totals, needed = part.totals, part.needed_tolerance
     return [
         f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}",
-        code(part.candidates[0].label),
+        code(wording.side_name(part.candidates[0])),
         f"{totals.pairs - totals.matched:,} of {totals.pairs:,}",
         f"{totals.only_reference + totals.only_candidate:,}",
         "none" if needed is None else wording.rounded_up(needed),

@@ -25,7 +25,7 @@ def first_divergence(comparison: Comparison) -> Iterator[str]:
 def side(side: Side) -> str:
     """Return what a recording is of."""
     facts = ", ".join(fact for fact in recording_words.side_facts(side) if fact)
-    return f"{side.label} ({facts})"
+    return f"{wording.side_name(side)} ({facts})"
 
 
 def _title(text: str, comparison: Comparison, view: Recorded) -> str:

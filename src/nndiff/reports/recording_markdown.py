@@ -13,8 +13,6 @@ from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Pair, Side
 from nndiff.verdict import Verdict
 
-_DETAILED = 3
-
 
 def first_divergence(comparison: Comparison) -> Iterator[str]:
     """Yield where to look and why there."""
@@ -33,7 +31,7 @@ def _fact(label: str, text: str) -> str:
 def side(role: str, side: Side) -> str:
     """Return the line that says what a recording is of."""
     facts = ", ".join(escaped(fact) for fact in recording_words.side_facts(side) if fact)
-    return f"- {role}: {code(side.label)} ({facts})"
+    return f"- {role}: {code(wording.side_name(side))} ({facts})"
 
 
 def _title(text: str, comparison: Comparison, view: Recorded) -> Iterator[str]:
@@ -162,7 +160,7 @@ def others(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
 def details(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     """Yield all numbers of the worst layers, folded."""
     for view in recorded(comparison):
-        shown = in_detail(view, options.top if options.verbose else min(_DETAILED, options.top))
+        shown, rest = in_detail(view, options.top, options.verbose)
         if shown:
             of = f", {escaped(middle(view.candidate.label))}" if len(comparison.candidates) > 1 else ""
             yield from (f"<details><summary>mismatched layers in detail{of}</summary>", "")
@@ -172,6 +170,7 @@ def details(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
                     f"  - {label}: {escaped(' '.join(text.split()))}"
                     for label, text in recording_words.details(pair, view)
                 )
+            yield from (("", rest) if rest else ())
             yield from ("", "</details>")
 
 

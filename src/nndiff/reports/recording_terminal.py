@@ -18,7 +18,6 @@ from nndiff.result import Comparison, Pair
 from nndiff.verdict import Verdict
 
 _MARK = "▶"
-_DETAILED = 3
 
 
 def first_divergence(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
@@ -42,7 +41,7 @@ def sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterato
     rows = [
         [
             Cell(role.ljust(LABEL - 2), "dim"),
-            Cell(wording.name(side.label)),
+            Cell(wording.name(wording.side_name(side))),
             *(Cell(fact, "dim") for fact in recording_words.side_facts(side)),
         ]
         for role, side in shown
@@ -206,7 +205,7 @@ def _other_row(pair: Pair) -> list[Cell]:
 def details(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     """Yield all numbers of the worst layers."""
     for view in recorded(comparison):
-        shown = in_detail(view, options.top if options.verbose else min(_DETAILED, options.top))
+        shown, rest = in_detail(view, options.top, options.verbose)
         if shown:
             yield Text(
                 f"  mismatched layers in detail{_of(comparison, view)}", "bold", no_wrap=True, overflow="ellipsis"
@@ -216,6 +215,8 @@ def details(comparison: Comparison, options: ReportOptions, width: int) -> Itera
             title = shorten(f"{mark}{recording_words.detail_title(pair)}", width - 4)
             yield Text(f"    {title}", STYLES[pair.verdict], no_wrap=True)
             yield from (entry(label, text, 6) for label, text in recording_words.details(pair, view))
+        if shown and rest:
+            yield Text(f"    {rest}", "dim")
 
 
 def summary(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:

@@ -90,7 +90,7 @@ def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterat
 def _side_row(role: str, side: Side) -> list[Cell]:
     return [
         Cell(role.ljust(LABEL - 2), "dim"),
-        Cell(wording.name(side.label)),
+        Cell(wording.name(wording.side_name(side))),
         Cell(printable(side.kind), "dim"),
         *map(Cell, wording.side_counts(side), ("", "", "dim")),
         Cell(wording.size(side.nbytes), "dim"),
@@ -122,7 +122,7 @@ def _candidate_row(comparison: Comparison) -> list[Cell]:
     left = totals.only_reference + totals.only_candidate
     return [
         Cell(f"{wording.OUTCOME_SIGNS[outcome]} {outcome.value}", OUTCOME_STYLES[outcome]),
-        Cell(wording.name(side.label)),
+        Cell(wording.name(wording.side_name(side))),
         Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
         Cell(f"{left:,}" if left else ""),
         Cell(wording.number(largest)),
@@ -243,15 +243,15 @@ def _group_row(comparison: Comparison, name: str) -> list[Cell]:
 
 def _findings(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     for finding in comparison.findings:
-        yield _finding(finding, wording.finding_about(comparison, finding))
+        yield _finding(finding, wording.finding_about(comparison, finding), width)
 
 
-def _finding(finding: Finding, about: str) -> RenderableType:
+def _finding(finding: Finding, about: str, width: int) -> RenderableType:
     harmless = ", harmless" if finding.harmless else ""
     title = Text("  finding  ", "dim").append(printable(finding.cause), "not dim bold")
     title.append(f" ({finding.confidence:.0%} sure{harmless})", "dim")
     title.append(f" {printable(about)}" if about else "")
-    where = first_few([printable(name, 60) for name in finding.where])
+    where = first_few([shorten(printable(name), 3 * width) for name in finding.where])  # names wrap; few are so long
     facts = [("where", where), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
     return Group(title, *(Padding(entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from nndiff.names import counted, natural_key, printable
 from nndiff.names import plural as plural  # every report says numbers so
@@ -126,6 +127,17 @@ def _all(number: int, unit: str, verb: str, verbs: str) -> str:
     if number == 1:
         return f"the only {unit} {verb}"
     return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
+
+
+def side_name(side: Side) -> str:
+    """Return what a side is called, with the checkpoint whose weights were loaded into its model."""
+    return with_checkpoint(side.label, side.meta) if side.kind == "recording" else side.label
+
+
+def with_checkpoint(label: str, meta: Mapping[str, Any]) -> str:
+    """Return a label with the checkpoint a recording tells of."""
+    checkpoint = meta.get("checkpoint")
+    return f"{label} with {checkpoint}" if isinstance(checkpoint, str) and checkpoint else label
 
 
 def side_counts(side: Side) -> list[str]:

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum {
-    BLOCK = 2048,    /* elements: both sides and the distances stay in the L1 cache */
+    BLOCK = 4096,    /* elements: the distances stay in the L1 cache */
     SURVEYED = 1024, /* elements: the first of a chunk, that limits are drawn from */
     CHUNK = 16384,   /* elements: the unit of work of a thread; both sides stay in the L2 cache */
     LANES = 8,       /* doubles in the widest vector */

@@ -70,7 +70,7 @@ static inline mf movers(const NarrowLines *l, mf unequal, vf ad, vf ar)
 }
 
 /* Half of the sums are products too: either kind alone would keep its ports busy for longer. */
-static inline void half_step(NarrowSums *s, vd one, vd r, vd c, double *dist64)
+static ALWAYS_INLINE void half_step(NarrowSums *s, vd one, vd r, vd c, int wide, double *dist64)
 {
     vd d = d_sub(c, r), ad = d_abs(d);
     s->r = d_fma(r, one, s->r);
@@ -80,13 +80,13 @@ static inline void half_step(NarrowSums *s, vd one, vd r, vd c, double *dist64)
     s->da = d_add(s->da, ad);
     s->dd = d_fma(d, d, s->dd);
     s->rd = d_fma(r, d, s->rd);
-    if (dist64)
+    if (wide)
         d_store(dist64, ad);
 }
 
 /* Tell whether the vector holds an element that may move a maximum. `least` is that above the tolerance so far; whole
    numbers, as those take any port of the machine. */
-static ALWAYS_INLINE int narrow_step(NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c, float *dist32)
+static ALWAYS_INLINE int narrow_step(NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c, int wide, float *dist32)
 {
     vf d = f_sub(c, r), ad = f_abs(d), ar = f_abs(r);
     vi above = above_tolerance(l, ad, ar);
@@ -94,7 +94,7 @@ static ALWAYS_INLINE int narrow_step(NarrowSums *s, vi *least, const NarrowLines
     *least = i_unsigned_min(*least, above);
     s->unequal += bits_set(m_bits(unequal));
     s->mismatched += bits_set(m_bits(i_gt(above, l->doubt)));
-    if (dist32)
+    if (!wide)
         f_store(dist32, ad);
     return m_any(moves, moves);
 }
@@ -163,7 +163,7 @@ static inline NarrowSums narrow_start(void)
 }
 
 /* Take the last few elements, already floats: zeros behind them change no sum. */
-static void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, size_t done, NarrowSums *s)
+static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, int wide, size_t done, NarrowSums *s)
 {
     float r[4 * W] = {0}, c[4 * W] = {0}, r_edge[4 * W], c_edge[4 * W];
     size_t left = job->n - done, size = TYPE_SIZE[type];
@@ -177,9 +177,9 @@ static void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, size
         vf a = f_load(r + i), b = f_load(c + i);
         vi least = i_set(-1);
         narrow_range(s, f_load(r_edge + i), f_load(c_edge + i));
-        (void)narrow_step(s, &least, l, a, b, job->dist32 ? job->dist32 + done + i : NULL);
-        half_step(s, l->one, f_low(a), f_low(b), job->dist64 ? job->dist64 + done + i : NULL);
-        half_step(s, l->one, f_high(a), f_high(b), job->dist64 ? job->dist64 + done + i + W : NULL);
+        (void)narrow_step(s, &least, l, a, b, wide, job->dist32 + done + i);
+        half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
+        half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
         narrow_look(job, l, a, b, job->at + (int64_t)(done + i), 1, s);
     }
 }
@@ -242,7 +242,7 @@ static ALWAYS_INLINE vd half_of(Type type, const void *p, vf all, int half)
     return half ? f_high(all) : f_low(all);
 }
 
-static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, float *dist32, double *dist64)
+static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, int wide)
 {
     const NarrowLines l = narrow_lines(job);
     NarrowSums s = narrow_start();
@@ -260,9 +260,9 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, fl
             AHEAD(p);
             AHEAD(q);
             narrow_range(&s, r, c);
-            add_hit(&hits, i / (2 * W), narrow_step(&s, &least, &l, r, c, dist32 ? dist32 + i : NULL));
-            half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0), dist64 ? dist64 + i : NULL);
-            half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1), dist64 ? dist64 + i + W : NULL);
+            add_hit(&hits, i / (2 * W), narrow_step(&s, &least, &l, r, c, wide, job->dist32 + i));
+            half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0), wide, job->dist64 + i);
+            half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1), wide, job->dist64 + i + W);
         }
         end_span(&hits, any_in_doubt(&l, least), start, end);
     }
@@ -272,7 +272,7 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, fl
     }
 #undef LOAD
     if (whole < job->n)
-        narrow_rest(job, &l, type, whole, &s);
+        narrow_rest(job, &l, type, wide, whole, &s);
     narrow_finish(job, type, &s, out);
 }
 
@@ -313,33 +313,37 @@ static void take_half_range(const HalfRange *h, const uint16_t *p, size_t n, vf 
     }
 }
 
+static ALWAYS_INLINE int halves_step(const Narrow *job, NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c,
+                                     int wide, size_t at)
+{
+    half_step(s, l->one, f_low(r), f_low(c), wide, job->dist64 + at);
+    half_step(s, l->one, f_high(r), f_high(c), wide, job->dist64 + at + W);
+    return narrow_step(s, least, l, r, c, wide, job->dist32 + at);
+}
+
 /* bfloat16 widens by a shift and a mask: elements at even and at odd places, no shuffling. */
-static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist32, double *dist64)
+static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
 {
     const uint16_t *left = job->r, *right = job->c;
     const NarrowLines l = narrow_lines(job);
     NarrowSums s = narrow_start();
     const size_t whole = job->n - job->n % (4 * W);
     Hits hits; /* a vector of elements at even places, one at odd places, and so on */
-    vf r[2], c[2];
     HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
     hits.count = hits.before = 0;
     for (size_t start = 0, i = 0; start < whole; start += SPAN) {
         const size_t end = start + SPAN < whole ? start + SPAN : whole;
         vi least = i_set(-1);
         for (; i < end; i += 4 * W) {
-            f_from_bf16(left + i, &r[0], &r[1]);
-            f_from_bf16(right + i, &c[0], &c[1]);
+            vf even, odd, c_even, c_odd;
+            f_from_bf16(left + i, &even, &odd);
+            f_from_bf16(right + i, &c_even, &c_odd);
             AHEAD(left + i);
             AHEAD(right + i);
             half_range(&r_range, left + i);
             half_range(&c_range, right + i);
-            for (size_t odd = 0; odd < 2; odd++) {
-                const size_t at = i + odd * 2 * W;
-                add_hit(&hits, i / (2 * W) + odd, narrow_step(&s, &least, &l, r[odd], c[odd], dist32 ? dist32 + at : NULL));
-                half_step(&s, l.one, f_low(r[odd]), f_low(c[odd]), dist64 ? dist64 + at : NULL);
-                half_step(&s, l.one, f_high(r[odd]), f_high(c[odd]), dist64 ? dist64 + at + W : NULL);
-            }
+            add_hit(&hits, i / (2 * W), halves_step(job, &s, &least, &l, even, c_even, wide, i));
+            add_hit(&hits, i / (2 * W) + 1, halves_step(job, &s, &least, &l, odd, c_odd, wide, i + 2 * W));
         }
         end_span(&hits, any_in_doubt(&l, least), start, end);
     }
@@ -347,12 +351,13 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist3
     take_half_range(&c_range, right, whole, &s.cmin, &s.cmax);
     for (size_t k = 0; k < hits.count; k++) {
         const size_t odd = hits.vector[k] & 1, i = (hits.vector[k] - odd) * 2 * W;
+        vf r[2], c[2];
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
         narrow_look(job, &l, r[odd], c[odd], job->at + (int64_t)(i + odd), 2, &s);
     }
     if (whole < job->n)
-        narrow_rest(job, &l, TYPE_BF16, whole, &s);
+        narrow_rest(job, &l, TYPE_BF16, wide, whole, &s);
     narrow_finish(job, TYPE_BF16, &s, out);
 }
 
@@ -360,25 +365,25 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist3
 static void pair_f32(const Narrow *job, Sums *out)
 {
     if (job->dist64)
-        pair_plain(job, out, TYPE_F32, NULL, job->dist64);
+        pair_plain(job, out, TYPE_F32, 1);
     else
-        pair_plain(job, out, TYPE_F32, job->dist32, NULL);
+        pair_plain(job, out, TYPE_F32, 0);
 }
 
 static void pair_f16(const Narrow *job, Sums *out)
 {
     if (job->dist64)
-        pair_plain(job, out, TYPE_F16, NULL, job->dist64);
+        pair_plain(job, out, TYPE_F16, 1);
     else
-        pair_plain(job, out, TYPE_F16, job->dist32, NULL);
+        pair_plain(job, out, TYPE_F16, 0);
 }
 
 static void pair_bf16(const Narrow *job, Sums *out)
 {
     if (job->dist64)
-        pair_halves(job, out, NULL, job->dist64);
+        pair_halves(job, out, 1);
     else
-        pair_halves(job, out, job->dist32, NULL);
+        pair_halves(job, out, 0);
 }
 
 /* Bound the maxima of some elements from below, in float32 with a margin: limits drawn from them hold off most

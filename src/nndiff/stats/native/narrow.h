@@ -107,30 +107,30 @@ static inline void narrow_range(NarrowSums *s, vf r, vf c)
     s->cmax = f_max(c, s->cmax);
 }
 
-/* Decide in float64 what a vector does to the maxima and whether its doubtful elements are out of tolerance. */
-static void narrow_exact(const Narrow *job, unsigned doubtful, vf r, vf c, int64_t at, int stride, NarrowSums *s)
+/* Decide in float64 what a vector does to the maxima; return how many of its doubtful elements are out of tolerance. */
+static unsigned narrow_exact(const Narrow *job, unsigned doubtful, vf r, vf c, int64_t at, int stride)
 {
+    unsigned mismatched = 0;
     for (int half = 0; half < 2; half++, at += W * stride, doubtful >>= W) {
         vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
         vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
         if (doubtful) {
             unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
-            s->mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
+            mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
         }
         raise(job->extremes, job->limits, ad, ar, at, stride);
     }
+    return mismatched;
 }
 
-/* Look at a vector again. */
-static ALWAYS_INLINE void narrow_look(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride,
-                                      NarrowSums *s)
+/* Look at a vector of a span with one in doubt. */
+static unsigned narrow_look(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride)
 {
     vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
     mf unequal = f_ne(r, c);
     vi above = above_tolerance(l, ad, ar);
     unsigned doubtful = m_bits(unequal) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
-    if (doubtful | m_bits(movers(l, unequal, ad, ar)))
-        narrow_exact(job, doubtful, r, c, at, stride, s);
+    return doubtful | m_bits(movers(l, unequal, ad, ar)) ? narrow_exact(job, doubtful, r, c, at, stride) : 0;
 }
 
 /* The numbers of the vectors to look at again, in order: all of a span with one in doubt, of others those that move. */
@@ -138,6 +138,8 @@ typedef struct {
     uint16_t vector[BLOCK / (2 * W) + 2];
     size_t count, before; /* this span */
 } Hits;
+
+enum { IN_DOUBT = 0x8000 };
 
 static ALWAYS_INLINE void add_hit(Hits *h, size_t vector, int hit)
 {
@@ -150,7 +152,7 @@ static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end)
     if (doubt) {
         h->count = h->before;
         for (; start < end; start += 2 * W)
-            add_hit(h, start / (2 * W), 1);
+            add_hit(h, start / (2 * W) | IN_DOUBT, 1);
     }
     h->before = h->count;
 }
@@ -180,7 +182,7 @@ static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, T
         (void)narrow_step(s, &least, l, a, b, wide, job->dist32 + done + i);
         half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
         half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
-        narrow_look(job, l, a, b, job->at + (int64_t)(done + i), 1, s);
+        s->mismatched += narrow_look(job, l, a, b, job->at + (int64_t)(done + i), 1);
     }
 }
 
@@ -266,14 +268,19 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
         }
         end_span(&hits, any_in_doubt(&l, least), start, end);
     }
+    NarrowSums all = s; /* what is handed over would be kept in memory all along */
     for (size_t k = 0; k < hits.count; k++) {
-        const size_t i = hits.vector[k] * 2 * W;
-        narrow_look(job, &l, LOAD(left + i * size), LOAD(right + i * size), job->at + (int64_t)i, 1, &s);
+        const size_t i = (hits.vector[k] & ~IN_DOUBT) * 2 * W;
+        vf r = LOAD(left + i * size), c = LOAD(right + i * size);
+        if (hits.vector[k] & IN_DOUBT)
+            all.mismatched += narrow_look(job, &l, r, c, job->at + (int64_t)i, 1);
+        else
+            narrow_exact(job, 0, r, c, job->at + (int64_t)i, 1);
     }
 #undef LOAD
     if (whole < job->n)
-        narrow_rest(job, &l, type, wide, whole, &s);
-    narrow_finish(job, type, &s, out);
+        narrow_rest(job, &l, type, wide, whole, &all);
+    narrow_finish(job, type, &all, out);
 }
 
 /* The range of bfloat16 by its bits: the largest as signed numbers is the largest float, if one is positive;
@@ -347,18 +354,23 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
         }
         end_span(&hits, any_in_doubt(&l, least), start, end);
     }
-    take_half_range(&r_range, left, whole, &s.rmin, &s.rmax);
-    take_half_range(&c_range, right, whole, &s.cmin, &s.cmax);
+    NarrowSums all = s; /* what is handed over would be kept in memory all along */
+    const HalfRange ranges[2] = {r_range, c_range};
+    take_half_range(&ranges[0], left, whole, &all.rmin, &all.rmax);
+    take_half_range(&ranges[1], right, whole, &all.cmin, &all.cmax);
     for (size_t k = 0; k < hits.count; k++) {
-        const size_t odd = hits.vector[k] & 1, i = (hits.vector[k] - odd) * 2 * W;
+        const size_t odd = hits.vector[k] & 1, i = (hits.vector[k] & ~IN_DOUBT & ~1) * 2 * W;
         vf r[2], c[2];
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
-        narrow_look(job, &l, r[odd], c[odd], job->at + (int64_t)(i + odd), 2, &s);
+        if (hits.vector[k] & IN_DOUBT)
+            all.mismatched += narrow_look(job, &l, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
+        else
+            narrow_exact(job, 0, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
     }
     if (whole < job->n)
-        narrow_rest(job, &l, TYPE_BF16, wide, whole, &s);
-    narrow_finish(job, TYPE_BF16, &s, out);
+        narrow_rest(job, &l, TYPE_BF16, wide, whole, &all);
+    narrow_finish(job, TYPE_BF16, &all, out);
 }
 
 /* Each kernel exists for either kind of distances, so that the loop has no choice to make. */

@@ -29,8 +29,6 @@ void item_prepare(Item *item, int fed)
         item->stage = PILOT;
         for (int g = 0; g < GROUPS; g++)
             histogram_start(item, &item->group[g], 0);
-        item->between = calloc(1 << COARSE, 1);
-        item->no_memory |= item->between == NULL;
     }
     if (item->mode == GATHER || item->mode == COUNT)
         histogram_start(item, &item->total, item->mode == COUNT);
@@ -41,11 +39,9 @@ void item_stop(Item *item)
     for (int g = 0; g < GROUPS; g++)
         free(item->group[g].count);
     free(item->total.count);
-    free(item->between);
     free(item->sample);
     memset(item->group, 0, sizeof item->group);
     item->total.count = NULL;
-    item->between = NULL;
     item->sample = NULL;
 }
 
@@ -129,7 +125,7 @@ static void draw_bracket(Item *item, int q)
     add_edge(item, key);
     if (item->near[q].edges == 2)
         add_edge(item, key + 1);
-    memset(item->between + from, 1, (size_t)(to - from));
+    item->between[q] = (Span){(uint32_t)from << COARSE, (uint32_t)to << COARSE};
 }
 
 static void add_histogram(Histogram *to, const Histogram *from)
@@ -142,12 +138,20 @@ static void add_histogram(Histogram *to, const Histogram *from)
     to->total += from->total;
 }
 
+static int is_between(const Item *item, int64_t key)
+{
+    for (int q = 0; q < QUANTILES; q++)
+        if (item->near[q].edge >= 0 && key >= item->near[q].from && key < item->near[q].to)
+            return 1;
+    return 0;
+}
+
 /* Sample no more than is needed: where values repeat, the brackets may hold a good part of all. */
 static size_t share_to_sample(const Item *item)
 {
     double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 17;
     for (int64_t key = item->total.low; key <= item->total.high; key++)
-        inside += item->between[key] ? (double)item->total.count[key] : 0;
+        inside += is_between(item, key) ? (double)item->total.count[key] : 0;
     inside *= (double)item->count / fmax((double)item->total.total, 1);
     return (size_t)fmax(1, fmin(most, inside > 0 ? enough / inside * BLOCK : BLOCK));
 }

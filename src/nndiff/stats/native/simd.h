@@ -64,6 +64,14 @@ static inline vi i_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
 static inline vi i_unsigned_min(vi a, vi b) { return _mm512_min_epu32(a, b); }
 static inline mf i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
 static inline vd d_from_f32(const float *p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+/* write some of the floats as doubles, and anything behind them; return their number */
+static inline size_t f_put(double *out, vf a, unsigned which)
+{
+    vf few = _mm512_maskz_compress_ps((mf)which, a);
+    d_store(out, f_low(few));
+    d_store(out + W, f_high(few));
+    return (size_t)__builtin_popcount(which);
+}
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
 typedef __m512i vh; /* 4 W halves as whole numbers */
 static inline vh h_zero(void) { return _mm512_setzero_si512(); }
@@ -239,6 +247,17 @@ static inline unsigned bits_set(unsigned mask) { return (0x4332322132212110ull >
 #endif
 
 #if LEVEL != 512
+static inline size_t f_put(double *out, vf a, unsigned which)
+{
+    float lane[2 * W];
+    size_t count = 0;
+    f_store(lane, a);
+    for (unsigned i = 0; i < 2 * W; i++) {
+        out[count] = lane[i];
+        count += which >> i & 1;
+    }
+    return count;
+}
 static inline double d_sum(vd a)
 {
     double lane[W], total = 0;

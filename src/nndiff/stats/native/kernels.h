@@ -84,6 +84,34 @@ static void bracket(const float *p, size_t n, Brackets *b)
         count_above(p, n, b, 8);
 }
 
+/* Pick the floats that lie in some spans; there is PAD behind `out`. */
+static size_t sift(const float *p, size_t n, const Span span[QUANTILES], double *out)
+{
+    vi from[QUANTILES], width[QUANTILES];
+    size_t found = 0, i = 0;
+    for (int q = 0; q < QUANTILES; q++) { /* moved so that what wraps around below is large */
+        from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
+        width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
+    }
+    for (; i + 2 * W <= n; i += 2 * W) {
+        vf x = f_load(p + i);
+        unsigned inside = 0;
+        for (int q = 0; q < QUANTILES; q++)
+            inside |= m_bits(i_gt(width[q], i_sub(i_of(x), from[q])));
+        found += f_put(out + found, x, inside);
+    }
+    for (; i < n; i++) {
+        uint32_t bits;
+        int inside = 0;
+        memcpy(&bits, p + i, sizeof bits);
+        for (int q = 0; q < QUANTILES; q++)
+            inside |= bits >= span[q].from && bits < span[q].to;
+        out[found] = p[i];
+        found += (size_t)inside;
+    }
+    return found;
+}
+
 static void distance_f32(const float *r, const float *c, size_t n, float *dist32, double *dist64)
 {
     for (size_t i = 0; i < n; i++) {
@@ -238,8 +266,8 @@ static void stripes(uint64_t lane[XXH3_LANES], const uint8_t *p, size_t count, c
 
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, survey,  side_f32, side_bf16,    side_f16,
-    pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  distance_f32, keys_f32,
-    keys_f64,   pick,     keys16,    collect,  count_same, stripes,
+    pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  sift,         distance_f32,
+    keys_f32,   keys_f64, pick,      keys16,   collect, count_same, stripes,
 };
 
 #if LEVEL && defined(__clang__)

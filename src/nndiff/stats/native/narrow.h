@@ -3,6 +3,9 @@
 
 #define MARGIN 1e-6 /* well above the rounding of float32, so nothing that matters is missed */
 
+/* Elements that are looked at again together, where one of them lies too close to the tolerance. */
+enum { SPAN = 256 };
+
 typedef struct {
     vd r, ra, rr, d, da, dd, rd;
     vf rmin, rmax, cmin, cmax;
@@ -11,14 +14,27 @@ typedef struct {
 
 typedef struct {
     vf slope, offset, plateau, rel, rel_offset;
-    vf rtol_in, atol_in, rtol_out, atol_out; /* surely in tolerance up to here, surely out of it above */
+    vf rtol, atol; /* surely in tolerance below here, */
+    vi doubt;      /* surely out of it more than so many floats above */
+    vd one;
 } NarrowLines;
+
+/* Products and sums of a one take the ports that sums leave free; the compiler must not see that it is one. */
+static inline vd hidden_one(void)
+{
+    double one = 1.0;
+#if LEVEL
+    __asm__("" : "+x"(one));
+#endif
+    return d_set(one);
+}
 
 static NarrowLines narrow_lines(const Narrow *job)
 {
-    const double less = 1 - MARGIN, more = 1 + MARGIN;
+    const double less = 1 - MARGIN;
     const Limits *lim = job->limits;
     const Tolerance *t = &job->tolerance;
+    const int plain = t->rtol == 0 || (t->rtol >= 1e-30 && t->rtol <= 1e30); /* else every element is in doubt */
     /* the smallest normal number covers what underflows in a product */
     return (NarrowLines){
         f_set((float)fmin(lim->slope * less, FLT_MAX)),
@@ -26,42 +42,61 @@ static NarrowLines narrow_lines(const Narrow *job)
         f_set((float)(lim->plateau * less) - FLT_MIN),
         f_set((float)fmin(lim->rel * less, FLT_MAX)), /* an infinite slope would make 0 |r| no number */
         f_set((float)lim->rel_offset - FLT_MIN),
-        f_set((float)(t->rtol * less)),
-        f_set((float)(t->atol * less) - FLT_MIN),
-        f_set((float)(t->rtol * more)),
-        f_set((float)(t->atol * more) + FLT_MIN),
+        f_set(plain ? (float)(t->rtol * less) : 0.0f),
+        f_set(plain ? (float)(t->atol * less) : 0.0f),
+        i_set(plain ? 64 : INT32_MAX - 1), /* 2 MARGIN and some rounding */
+        hidden_one(),
     };
 }
 
-static inline void half_step(NarrowSums *s, vd r, vd c, double *dist64)
+/* How far |d| lies above the tolerance, in floats; what lies below wraps around to large numbers. */
+static inline vi above_tolerance(const NarrowLines *l, vf ad, vf ar)
+{
+    return i_sub(i_of(ad), i_of(f_fma(l->rtol, ar, l->atol)));
+}
+
+static inline int any_in_doubt(const NarrowLines *l, vi least)
+{
+    const vi clear = i_sub(l->doubt, i_set(-1));
+    mf doubtful = i_gt(clear, i_unsigned_min(least, clear));
+    return m_any(doubtful, doubtful);
+}
+
+/* The elements that may move a maximum. */
+static inline mf movers(const NarrowLines *l, mf unequal, vf ad, vf ar)
+{
+    vf line = f_min(f_fma(l->slope, ar, l->offset), l->plateau);
+    return f_gt(unequal, ad, f_min(line, f_fma(l->rel, ar, l->rel_offset)));
+}
+
+/* Half of the sums are products too: either kind alone would keep its ports busy for longer. */
+static ALWAYS_INLINE void half_step(NarrowSums *s, vd one, vd r, vd c, int wide, double *dist64)
 {
     vd d = d_sub(c, r), ad = d_abs(d);
-    s->r = d_add(s->r, r);
-    s->ra = d_add(s->ra, d_abs(r));
+    s->r = d_fma(r, one, s->r);
+    s->ra = d_fma(d_abs(r), one, s->ra);
     s->rr = d_fma(r, r, s->rr);
     s->d = d_add(s->d, d);
     s->da = d_add(s->da, ad);
     s->dd = d_fma(d, d, s->dd);
     s->rd = d_fma(r, d, s->rd);
-    if (dist64)
+    if (wide)
         d_store(dist64, ad);
 }
 
-/* Tell whether the vector holds an element that may move a maximum or lies too close to the tolerance. */
-static ALWAYS_INLINE int narrow_step(NarrowSums *s, const NarrowLines *l, vf r, vf c, float *dist32, double *dist64)
+/* Tell whether the vector holds an element that may move a maximum. `least` is that above the tolerance so far; whole
+   numbers, as those take any port of the machine. */
+static ALWAYS_INLINE int narrow_step(NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c, int wide, float *dist32)
 {
     vf d = f_sub(c, r), ad = f_abs(d), ar = f_abs(r);
-    mf unequal = f_ne(d, f_set(0.0f));
-    mf maybe = f_gt(unequal, ad, f_fma(l->rtol_in, ar, l->atol_in));
-    mf outside = f_gt(unequal, ad, f_fma(l->rtol_out, ar, l->atol_out));
-    vf limit = f_min(f_min(f_fma(l->slope, ar, l->offset), l->plateau), f_fma(l->rel, ar, l->rel_offset));
+    vi above = above_tolerance(l, ad, ar);
+    mf unequal = f_ne(d, f_set(0.0f)), moves = movers(l, unequal, ad, ar);
+    *least = i_unsigned_min(*least, above);
     s->unequal += bits_set(m_bits(unequal));
-    s->mismatched += bits_set(m_bits(outside));
-    half_step(s, f_low(r), f_low(c), dist64);
-    half_step(s, f_high(r), f_high(c), dist64 ? dist64 + W : NULL);
-    if (dist32)
+    s->mismatched += bits_set(m_bits(i_gt(above, l->doubt)));
+    if (!wide)
         f_store(dist32, ad);
-    return m_any(m_xor(maybe, outside), f_gt(unequal, ad, limit));
+    return m_any(moves, moves);
 }
 
 static inline void narrow_range(NarrowSums *s, vf r, vf c)
@@ -72,22 +107,54 @@ static inline void narrow_range(NarrowSums *s, vf r, vf c)
     s->cmax = f_max(c, s->cmax);
 }
 
-/* Decide in float64 what a vector does to the maxima and whether its doubtful elements are out of tolerance. */
-static void narrow_exact(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride, NarrowSums *s)
+/* Decide in float64 what a vector does to the maxima; return how many of its doubtful elements are out of tolerance. */
+static unsigned narrow_exact(const Narrow *job, unsigned doubtful, vf r, vf c, int64_t at, int stride)
 {
-    vf ad32 = f_abs(f_sub(c, r)), ar32 = f_abs(r);
-    mf unequal = f_ne(r, c);
-    unsigned doubtful = m_bits(f_gt(unequal, ad32, f_fma(l->rtol_in, ar32, l->atol_in))) &
-                        ~m_bits(f_gt(unequal, ad32, f_fma(l->rtol_out, ar32, l->atol_out)));
+    unsigned mismatched = 0;
     for (int half = 0; half < 2; half++, at += W * stride, doubtful >>= W) {
         vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
         vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
         if (doubtful) {
             unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
-            s->mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
+            mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
         }
         raise(job->extremes, job->limits, ad, ar, at, stride);
     }
+    return mismatched;
+}
+
+/* Look at a vector of a span with one in doubt. */
+static unsigned narrow_look(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride)
+{
+    vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
+    mf unequal = f_ne(r, c);
+    vi above = above_tolerance(l, ad, ar);
+    unsigned doubtful = m_bits(unequal) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
+    return doubtful | m_bits(movers(l, unequal, ad, ar)) ? narrow_exact(job, doubtful, r, c, at, stride) : 0;
+}
+
+/* The numbers of the vectors to look at again, in order: all of a span with one in doubt, of others those that move. */
+typedef struct {
+    uint16_t vector[BLOCK / (2 * W) + 2];
+    size_t count, before; /* this span */
+} Hits;
+
+enum { IN_DOUBT = 0x8000 };
+
+static ALWAYS_INLINE void add_hit(Hits *h, size_t vector, int hit)
+{
+    h->vector[h->count] = (uint16_t)vector;
+    h->count += (size_t)hit;
+}
+
+static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end)
+{
+    if (doubt) {
+        h->count = h->before;
+        for (; start < end; start += 2 * W)
+            add_hit(h, start / (2 * W) | IN_DOUBT, 1);
+    }
+    h->before = h->count;
 }
 
 static inline NarrowSums narrow_start(void)
@@ -98,7 +165,7 @@ static inline NarrowSums narrow_start(void)
 }
 
 /* Take the last few elements, already floats: zeros behind them change no sum. */
-static void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, size_t done, NarrowSums *s)
+static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, int wide, size_t done, NarrowSums *s)
 {
     float r[4 * W] = {0}, c[4 * W] = {0}, r_edge[4 * W], c_edge[4 * W];
     size_t left = job->n - done, size = TYPE_SIZE[type];
@@ -110,10 +177,12 @@ static void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, size
     }
     for (size_t i = 0; i < left; i += 2 * W) {
         vf a = f_load(r + i), b = f_load(c + i);
+        vi least = i_set(-1);
         narrow_range(s, f_load(r_edge + i), f_load(c_edge + i));
-        if (narrow_step(s, l, a, b, job->dist32 ? job->dist32 + done + i : NULL,
-                        job->dist64 ? job->dist64 + done + i : NULL))
-            narrow_exact(job, l, a, b, job->at + (int64_t)(done + i), 1, s);
+        (void)narrow_step(s, &least, l, a, b, wide, job->dist32 + done + i);
+        half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
+        half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
+        s->mismatched += narrow_look(job, l, a, b, job->at + (int64_t)(done + i), 1);
     }
 }
 
@@ -167,27 +236,51 @@ static void narrow_finish(const Narrow *job, Type type, const NarrowSums *s, Sum
 #define AHEAD(p) __builtin_prefetch((const char *)(p) + 2048, 0, 3)
 #define TYPE_SIZE_OF(type) ((type) == TYPE_F32 ? 4 : 2)
 
-static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, float *dist32, double *dist64)
+/* Half a vector of floats as doubles; straight from memory where that needs no shuffling. */
+static ALWAYS_INLINE vd half_of(Type type, const void *p, vf all, int half)
+{
+    if (type == TYPE_F32)
+        return d_from_f32((const float *)p + half * W);
+    return half ? f_high(all) : f_low(all);
+}
+
+static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, int wide)
 {
     const NarrowLines l = narrow_lines(job);
     NarrowSums s = narrow_start();
-    uint16_t hit[BLOCK / (2 * W) + 1];
-    size_t hits = 0, i = 0;
-#define LOAD(p, i) (type == TYPE_F32 ? f_load((const float *)(p) + (i)) : f_from_f16((const uint16_t *)(p) + (i)))
-    for (; i + 2 * W <= job->n; i += 2 * W) {
-        vf r = LOAD(job->r, i), c = LOAD(job->c, i);
-        AHEAD((const char *)job->r + i * TYPE_SIZE_OF(type));
-        AHEAD((const char *)job->c + i * TYPE_SIZE_OF(type));
-        narrow_range(&s, r, c);
-        hit[hits] = (uint16_t)i;
-        hits += (size_t)narrow_step(&s, &l, r, c, dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
+    const char *left = job->r, *right = job->c;
+    const size_t whole = job->n - job->n % (2 * W), size = TYPE_SIZE_OF(type);
+    Hits hits;
+    hits.count = hits.before = 0;
+#define LOAD(p) (type == TYPE_F32 ? f_load((const float *)(p)) : f_from_f16((const uint16_t *)(p)))
+    for (size_t start = 0, i = 0; start < whole; start += SPAN) {
+        const size_t end = start + SPAN < whole ? start + SPAN : whole;
+        vi least = i_set(-1);
+        for (; i < end; i += 2 * W) {
+            const char *p = left + i * size, *q = right + i * size;
+            vf r = LOAD(p), c = LOAD(q);
+            AHEAD(p);
+            AHEAD(q);
+            narrow_range(&s, r, c);
+            add_hit(&hits, i / (2 * W), narrow_step(&s, &least, &l, r, c, wide, job->dist32 + i));
+            half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0), wide, job->dist64 + i);
+            half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1), wide, job->dist64 + i + W);
+        }
+        end_span(&hits, any_in_doubt(&l, least), start, end);
     }
-    for (size_t k = 0; k < hits; k++)
-        narrow_exact(job, &l, LOAD(job->r, hit[k]), LOAD(job->c, hit[k]), job->at + hit[k], 1, &s);
+    NarrowSums all = s; /* what is handed over would be kept in memory all along */
+    for (size_t k = 0; k < hits.count; k++) {
+        const size_t i = (hits.vector[k] & ~IN_DOUBT) * 2 * W;
+        vf r = LOAD(left + i * size), c = LOAD(right + i * size);
+        if (hits.vector[k] & IN_DOUBT)
+            all.mismatched += narrow_look(job, &l, r, c, job->at + (int64_t)i, 1);
+        else
+            narrow_exact(job, 0, r, c, job->at + (int64_t)i, 1);
+    }
 #undef LOAD
-    if (i < job->n)
-        narrow_rest(job, &l, type, i, &s);
-    narrow_finish(job, type, &s, out);
+    if (whole < job->n)
+        narrow_rest(job, &l, type, wide, whole, &all);
+    narrow_finish(job, type, &all, out);
 }
 
 /* The range of bfloat16 by its bits: the largest as signed numbers is the largest float, if one is positive;
@@ -227,66 +320,82 @@ static void take_half_range(const HalfRange *h, const uint16_t *p, size_t n, vf 
     }
 }
 
+static ALWAYS_INLINE int halves_step(const Narrow *job, NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c,
+                                     int wide, size_t at)
+{
+    half_step(s, l->one, f_low(r), f_low(c), wide, job->dist64 + at);
+    half_step(s, l->one, f_high(r), f_high(c), wide, job->dist64 + at + W);
+    return narrow_step(s, least, l, r, c, wide, job->dist32 + at);
+}
+
 /* bfloat16 widens by a shift and a mask: elements at even and at odd places, no shuffling. */
-static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, float *dist32, double *dist64)
+static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
 {
     const uint16_t *left = job->r, *right = job->c;
     const NarrowLines l = narrow_lines(job);
     NarrowSums s = narrow_start();
-    uint16_t hit[BLOCK / (2 * W) + 2]; /* the place, one more for the elements at odd places */
-    size_t hits = 0, i = 0;
-    vf r[2], c[2];
+    const size_t whole = job->n - job->n % (4 * W);
+    Hits hits; /* a vector of elements at even places, one at odd places, and so on */
     HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
-    for (; i + 4 * W <= job->n; i += 4 * W) {
+    hits.count = hits.before = 0;
+    for (size_t start = 0, i = 0; start < whole; start += SPAN) {
+        const size_t end = start + SPAN < whole ? start + SPAN : whole;
+        vi least = i_set(-1);
+        for (; i < end; i += 4 * W) {
+            vf even, odd, c_even, c_odd;
+            f_from_bf16(left + i, &even, &odd);
+            f_from_bf16(right + i, &c_even, &c_odd);
+            AHEAD(left + i);
+            AHEAD(right + i);
+            half_range(&r_range, left + i);
+            half_range(&c_range, right + i);
+            add_hit(&hits, i / (2 * W), halves_step(job, &s, &least, &l, even, c_even, wide, i));
+            add_hit(&hits, i / (2 * W) + 1, halves_step(job, &s, &least, &l, odd, c_odd, wide, i + 2 * W));
+        }
+        end_span(&hits, any_in_doubt(&l, least), start, end);
+    }
+    NarrowSums all = s; /* what is handed over would be kept in memory all along */
+    const HalfRange ranges[2] = {r_range, c_range};
+    take_half_range(&ranges[0], left, whole, &all.rmin, &all.rmax);
+    take_half_range(&ranges[1], right, whole, &all.cmin, &all.cmax);
+    for (size_t k = 0; k < hits.count; k++) {
+        const size_t odd = hits.vector[k] & 1, i = (hits.vector[k] & ~IN_DOUBT & ~1) * 2 * W;
+        vf r[2], c[2];
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
-        AHEAD(left + i);
-        AHEAD(right + i);
-        half_range(&r_range, left + i);
-        half_range(&c_range, right + i);
-        int even = narrow_step(&s, &l, r[0], c[0], dist32 ? dist32 + i : NULL, dist64 ? dist64 + i : NULL);
-        int odd = narrow_step(&s, &l, r[1], c[1], dist32 ? dist32 + i + 2 * W : NULL, dist64 ? dist64 + i + 2 * W : NULL);
-        hit[hits] = (uint16_t)i;
-        hits += (size_t)even;
-        hit[hits] = (uint16_t)(i + 1);
-        hits += (size_t)odd;
+        if (hits.vector[k] & IN_DOUBT)
+            all.mismatched += narrow_look(job, &l, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
+        else
+            narrow_exact(job, 0, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
     }
-    take_half_range(&r_range, left, i, &s.rmin, &s.rmax);
-    take_half_range(&c_range, right, i, &s.cmin, &s.cmax);
-    for (size_t k = 0; k < hits; k++) {
-        int odd = hit[k] & 1;
-        f_from_bf16(left + (hit[k] - odd), &r[0], &r[1]);
-        f_from_bf16(right + (hit[k] - odd), &c[0], &c[1]);
-        narrow_exact(job, &l, r[odd], c[odd], job->at + hit[k], 2, &s);
-    }
-    if (i < job->n)
-        narrow_rest(job, &l, TYPE_BF16, i, &s);
-    narrow_finish(job, TYPE_BF16, &s, out);
+    if (whole < job->n)
+        narrow_rest(job, &l, TYPE_BF16, wide, whole, &all);
+    narrow_finish(job, TYPE_BF16, &all, out);
 }
 
 /* Each kernel exists for either kind of distances, so that the loop has no choice to make. */
 static void pair_f32(const Narrow *job, Sums *out)
 {
     if (job->dist64)
-        pair_plain(job, out, TYPE_F32, NULL, job->dist64);
+        pair_plain(job, out, TYPE_F32, 1);
     else
-        pair_plain(job, out, TYPE_F32, job->dist32, NULL);
+        pair_plain(job, out, TYPE_F32, 0);
 }
 
 static void pair_f16(const Narrow *job, Sums *out)
 {
     if (job->dist64)
-        pair_plain(job, out, TYPE_F16, NULL, job->dist64);
+        pair_plain(job, out, TYPE_F16, 1);
     else
-        pair_plain(job, out, TYPE_F16, job->dist32, NULL);
+        pair_plain(job, out, TYPE_F16, 0);
 }
 
 static void pair_bf16(const Narrow *job, Sums *out)
 {
     if (job->dist64)
-        pair_halves(job, out, NULL, job->dist64);
+        pair_halves(job, out, 1);
     else
-        pair_halves(job, out, job->dist32, NULL);
+        pair_halves(job, out, 0);
 }
 
 /* Bound the maxima of some elements from below, in float32 with a margin: limits drawn from them hold off most

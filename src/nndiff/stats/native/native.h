@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum {
-    BLOCK = 2048,    /* elements: both sides and the distances stay in the L1 cache */
+    BLOCK = 4096,    /* elements: the distances stay in the L1 cache */
     SURVEYED = 1024, /* elements: the first of a chunk, that limits are drawn from */
     CHUNK = 16384,   /* elements: the unit of work of a thread; both sides stay in the L2 cache */
     LANES = 8,       /* doubles in the widest vector */
@@ -86,7 +86,7 @@ typedef struct {
 } Narrow;
 
 typedef struct {
-    const double *r, *c, *d;
+    const double *r, *c, *d; /* without d it is c - r */
     size_t n;
     int64_t at;
     Tolerance tolerance;
@@ -101,6 +101,11 @@ typedef struct {
     int16_t edge[RANKS];
     uint16_t count[RANKS][16]; /* elements at or above each edge, by lane; a chunk fits */
 } Brackets;
+
+/* Floats by their bits: from `from` on, below `to`. */
+typedef struct {
+    uint32_t from, to;
+} Span;
 
 /* One vector width. Narrow kernels take float32 or what widens to it, wide kernels float64. */
 typedef struct {
@@ -118,6 +123,7 @@ typedef struct {
     void (*to_f32)(Type, const void *, size_t, float *);
     void (*to_f64)(Type, const void *, size_t, double *);
     void (*bracket)(const float *, size_t, Brackets *);
+    size_t (*sift)(const float *, size_t, const Span[QUANTILES], double *out);
     void (*distance_f32)(const float *r, const float *c, size_t n, float *dist32, double *dist64);
     /* keys by leading bits, no larger than `past`; range: the least but for zero, and the largest */
     void (*keys_f32)(const float *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);

@@ -29,8 +29,6 @@ void item_prepare(Item *item, int fed)
         item->stage = PILOT;
         for (int g = 0; g < GROUPS; g++)
             histogram_start(item, &item->group[g], 0);
-        item->between = calloc(1 << COARSE, 1);
-        item->no_memory |= item->between == NULL;
     }
     if (item->mode == GATHER || item->mode == COUNT)
         histogram_start(item, &item->total, item->mode == COUNT);
@@ -41,11 +39,9 @@ void item_stop(Item *item)
     for (int g = 0; g < GROUPS; g++)
         free(item->group[g].count);
     free(item->total.count);
-    free(item->between);
     free(item->sample);
     memset(item->group, 0, sizeof item->group);
     item->total.count = NULL;
-    item->between = NULL;
     item->sample = NULL;
 }
 
@@ -129,7 +125,7 @@ static void draw_bracket(Item *item, int q)
     add_edge(item, key);
     if (item->near[q].edges == 2)
         add_edge(item, key + 1);
-    memset(item->between + from, 1, (size_t)(to - from));
+    item->between[q] = (Span){(uint32_t)from << COARSE, (uint32_t)to << COARSE};
 }
 
 static void add_histogram(Histogram *to, const Histogram *from)
@@ -142,12 +138,20 @@ static void add_histogram(Histogram *to, const Histogram *from)
     to->total += from->total;
 }
 
+static int is_between(const Item *item, int64_t key)
+{
+    for (int q = 0; q < QUANTILES; q++)
+        if (item->near[q].edge >= 0 && key >= item->near[q].from && key < item->near[q].to)
+            return 1;
+    return 0;
+}
+
 /* Sample no more than is needed: where values repeat, the brackets may hold a good part of all. */
 static size_t share_to_sample(const Item *item)
 {
     double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 17;
     for (int64_t key = item->total.low; key <= item->total.high; key++)
-        inside += item->between[key] ? (double)item->total.count[key] : 0;
+        inside += is_between(item, key) ? (double)item->total.count[key] : 0;
     inside *= (double)item->count / fmax((double)item->total.total, 1);
     return (size_t)fmax(1, fmin(most, inside > 0 ? enough / inside * BLOCK : BLOCK));
 }
@@ -172,68 +176,113 @@ static int64_t zeros_of(const State *s)
     return s->finite - (s->unequal - s->bad_pairs);
 }
 
+/* The samples in the order of their keys: those of a stretch of keys lie side by side. */
+typedef struct {
+    int64_t first, last;   /* keys that samples have: [first, last) */
+    size_t *start;         /* by key, and one more */
+    double *value, *spare; /* there is room for as many in spare, and one more */
+} Sorted;
+
+static int64_t key_of(double sample)
+{
+    float single = (float)sample; /* it was one */
+    uint32_t bits;
+    memcpy(&bits, &single, sizeof bits);
+    return bits >> COARSE;
+}
+
+static Sorted sorted_start(const Item *item)
+{
+    Sorted s = {.first = FLOAT_KEYS, .last = 0};
+    for (int q = 0; q < QUANTILES; q++) {
+        const Near *near = &item->near[q];
+        s.first = near->edge >= 0 && near->from < s.first ? near->from : s.first;
+        s.last = near->edge >= 0 && near->to > s.last ? near->to : s.last;
+    }
+    if (s.first > s.last)
+        s.first = s.last;
+    s.start = calloc((size_t)(s.last - s.first) + 2, sizeof *s.start);
+    s.value = malloc((2 * item->samples + 1) * sizeof *s.value);
+    s.spare = s.value ? s.value + item->samples : NULL;
+    return s;
+}
+
+static void sorted_stop(Sorted *s)
+{
+    free(s->start);
+    free(s->value);
+}
+
+static void sort_samples(const Item *item, Sorted *s)
+{
+    size_t *next = s->start + 1; /* counts, then where the next of a key goes: in the end the start of the key after it */
+    for (size_t i = 0; i < item->samples; i++)
+        next[key_of(item->sample[i]) - s->first]++;
+    for (int64_t key = 0, before = 0; key < s->last - s->first; key++) {
+        size_t count = next[key];
+        next[key] = (size_t)before;
+        before += (int64_t)count;
+    }
+    for (size_t i = 0; i < item->samples; i++)
+        s->value[next[key_of(item->sample[i]) - s->first]++] = item->sample[i];
+}
+
 /* A stretch of keys with samples in it, and the place of a rank among them. */
 typedef struct {
-    double from, to;           /* values */
+    int64_t from, to;          /* keys */
     double at;                 /* samples before the place; negative: before the end of the stretch */
     double off;                /* how wrong that may be */
     int low_known, high_known; /* the value is surely not below, not above the stretch */
 } Stretch;
 
 /* Select a sample. Where the samples leave more than 0.1 % of doubt about the value, there is none. */
-static int select_between(const Item *item, Stretch s, double *value)
+static int select_between(const Sorted *sorted, Stretch s, double *value)
 {
-    double *few = malloc((2 * item->samples + 2) * sizeof *few), at_rank[RANKS];
-    size_t n = 0;
-    for (size_t i = 0; few && i < item->samples; i++) {
-        few[n] = item->sample[i];
-        n += few[n] >= s.from && few[n] < s.to;
-    }
+    const Histogram keys = {.shift = COARSE};
+    double *few = sorted->value + sorted->start[s.from - sorted->first], at_rank[RANKS];
+    size_t n = sorted->start[s.to - sorted->first] - sorted->start[s.from - sorted->first];
     double last = (double)n - 1, at = fmin(s.at < 0 ? (double)n + s.at : s.at, last);
-    int found = n && at >= 0 && (s.low_known || at >= s.off) && (s.high_known || at + s.off <= last);
-    if (found) {
-        int64_t rank[RANKS] = {(int64_t)fmax(at - s.off, 0), (int64_t)at, (int64_t)fmin(at + s.off, last)};
-        select_ranks(few, n, few + n, rank, at_rank);
-        /* that no sample at all came before (or after) the place is as good as out of the question beyond nine */
-        double low = at < s.off && at < 9 ? s.from : at_rank[0];
-        double high = at + s.off > last && last - at < 9 ? s.to : at_rank[2];
-        *value = at_rank[1];
-        found = fmax(high - *value, *value - low) <= 1e-3 * *value;
-    }
-    free(few);
-    return found;
+    if (!(n && at >= 0 && (s.low_known || at >= s.off) && (s.high_known || at + s.off <= last)))
+        return 0;
+    int64_t rank[RANKS] = {(int64_t)fmax(at - s.off, 0), (int64_t)at};
+    for (int k = 2; k < RANKS; k++)
+        rank[k] = (int64_t)fmin(at + s.off, last);
+    select_ranks(few, n, sorted->spare, rank, at_rank);
+    /* that no sample at all came before (or after) the place is as good as out of the question beyond nine */
+    double low = at < s.off && at < 9 ? edge_of(&keys, s.from) : at_rank[0];
+    double high = at + s.off > last && last - at < 9 ? edge_of(&keys, s.to) : at_rank[2];
+    *value = at_rank[1];
+    return fmax(high - *value, *value - low) <= 1e-3 * *value;
 }
 
 /* The value at a rank, counted from the nearest edge, or 0 where the samples cannot tell. */
-static int value_between(const Item *item, int q, int64_t rank, double *value)
+static int value_between(const Item *item, const Sorted *sorted, int q, int64_t rank, double *value)
 {
-    const Histogram keys = {.shift = COARSE};
     const Near *near = &item->near[q];
     if (near->edge < 0 || item->sampled == 0)
         return 0;
     const int16_t *edge = &item->brackets.edge[near->edge];
-    double share = (double)item->sampled / (double)item->seen, spread = 4 * sqrt(1 - share);
-    double below[2] = {0}, first = edge_of(&keys, edge[0]), end = edge_of(&keys, near->to);
+    double share = (double)item->sampled / (double)item->seen, spread = 4 * sqrt(1 - share), below[2] = {0};
     for (int k = 0; k < near->edges; k++)
         below[k] = (double)(item->state.finite - item->at_or_above[near->edge + k]);
     double place = (double)rank + 0.5;
     if (place < below[0]) {
         double back = (below[0] - place) * share;
-        return select_between(item, (Stretch){edge_of(&keys, near->from), first, -back, spread * sqrt(back) + 1, 0, 1}, value);
+        return select_between(sorted, (Stretch){near->from, edge[0], -back, spread * sqrt(back) + 1, 0, 1}, value);
     }
     if (near->edges == 2 && place >= below[1]) {
         double on = (place - below[1]) * share;
-        return select_between(item, (Stretch){edge_of(&keys, edge[1]), end, on, spread * sqrt(on) + 1, 1, 0}, value);
+        return select_between(sorted, (Stretch){edge[1], near->to, on, spread * sqrt(on) + 1, 1, 0}, value);
     }
     double on = (place - below[0]) * share, back = (below[1] - place) * share;
     if (near->edges == 1)
-        return select_between(item, (Stretch){first, end, on, spread * sqrt(on) + 1, 1, 0}, value);
-    Stretch within = {first, edge_of(&keys, edge[1]), on, spread * sqrt(on) + 1, 1, 1};
+        return select_between(sorted, (Stretch){edge[0], near->to, on, spread * sqrt(on) + 1, 1, 0}, value);
+    Stretch within = {edge[0], edge[1], on, spread * sqrt(on) + 1, 1, 1};
     if (back < on) { /* the fewer samples in between, the surer their number */
         within.at = -back;
         within.off = spread * sqrt(back) + 1;
     }
-    return select_between(item, within, value);
+    return select_between(sorted, within, value);
 }
 
 static double value_counted(const Item *item, int64_t rank)
@@ -294,14 +343,22 @@ static int between_edges(const Item *item, int q, int64_t rank)
 static void finish_bracketed(Item *item, const int64_t rank[RANKS])
 {
     double value[RANKS] = {0};
+    Sorted sorted = sorted_start(item);
+    if (!sorted.start || !sorted.value) {
+        item->no_memory = 1;
+        sorted_stop(&sorted);
+        return;
+    }
+    sort_samples(item, &sorted);
     for (int k = 0; k < RANKS && !item->looks_again; k++) {
         if (rank[k] < zeros_of(&item->state))
             continue;
         if (k & 1 && rank[k - 1] >= zeros_of(&item->state) && !between_edges(item, k / 2, rank[k - 1]))
             value[k] = value[k - 1]; /* neighbours inside of a bracket: no sample could tell them apart */
-        else if (!value_between(item, k / 2, rank[k], &value[k]))
+        else if (!value_between(item, &sorted, k / 2, rank[k], &value[k]))
             item->looks_again = 1;
     }
+    sorted_stop(&sorted);
     blend(item->state.finite, value, item->state.quantile);
     if (item->looks_again) {
         free(item->total.count);

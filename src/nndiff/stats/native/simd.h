@@ -39,7 +39,7 @@ static inline vf f_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf f_abs(vf a) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MAX))); }
 static inline mf f_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
 static inline mf f_gt(mf where, vf a, vf b) { return _mm512_mask_cmp_ps_mask(where, a, b, _CMP_GT_OQ); }
-static inline mf m_xor(mf a, mf b) { return _kxor_mask16(a, b); }
+static inline mf f_nle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 static inline int m_any(mf a, mf b) { return !_kortestz_mask16_u8(a, b); }
 static inline unsigned m_bits(mf a) { return _cvtmask16_u32(a); }
 static inline float f_least(vf a) { return _mm512_reduce_min_ps(a); }
@@ -53,6 +53,24 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     __m512i raw = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(raw, 16));
     *odd = _mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32((int)0xFFFF0000)));
+}
+typedef __m512i vi; /* the bits of 2 W floats as whole numbers */
+static inline vi i_of(vf a) { return _mm512_castps_si512(a); }
+static inline vf i_float(vi a) { return _mm512_castsi512_ps(a); }
+static inline vi i_set(int32_t x) { return _mm512_set1_epi32(x); }
+static inline vi i_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+static inline vi i_max(vi a, vi b) { return _mm512_max_epi32(a, b); }
+static inline vi i_min(vi a, vi b) { return _mm512_min_epi32(a, b); }
+static inline vi i_unsigned_min(vi a, vi b) { return _mm512_min_epu32(a, b); }
+static inline mf i_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+static inline vd d_from_f32(const float *p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+/* write some of the floats as doubles, and anything behind them; return their number */
+static inline size_t f_put(double *out, vf a, unsigned which)
+{
+    vf few = _mm512_maskz_compress_ps((mf)which, a);
+    d_store(out, f_low(few));
+    d_store(out + W, f_high(few));
+    return (size_t)__builtin_popcount(which);
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
 typedef __m512i vh; /* 4 W halves as whole numbers */
@@ -102,7 +120,7 @@ static inline vf f_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf f_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 static inline mf f_ne(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }
 static inline mf f_gt(mf where, vf a, vf b) { return _mm256_and_ps(where, _mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
-static inline mf m_xor(mf a, mf b) { return _mm256_xor_ps(a, b); }
+static inline mf f_nle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline int m_any(mf a, mf b) { return _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0; }
 static inline unsigned m_bits(mf a) { return (unsigned)_mm256_movemask_ps(a); }
 static inline vd f_low(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
@@ -114,6 +132,16 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(raw, 16));
     *odd = _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32((int)0xFFFF0000)));
 }
+typedef __m256i vi; /* the bits of 2 W floats as whole numbers */
+static inline vi i_of(vf a) { return _mm256_castps_si256(a); }
+static inline vf i_float(vi a) { return _mm256_castsi256_ps(a); }
+static inline vi i_set(int32_t x) { return _mm256_set1_epi32(x); }
+static inline vi i_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+static inline vi i_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
+static inline vi i_min(vi a, vi b) { return _mm256_min_epi32(a, b); }
+static inline vi i_unsigned_min(vi a, vi b) { return _mm256_min_epu32(a, b); }
+static inline mf i_gt(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
+static inline vd d_from_f32(const float *p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
 typedef __m256i vh; /* 4 W halves as whole numbers */
 static inline vh h_zero(void) { return _mm256_setzero_si256(); }
@@ -167,7 +195,7 @@ static inline vf f_max(vf a, vf b) { return f_pick(a > b, a, b); }
 static inline vf f_abs(vf a) { return (vf)((kf)a & (kf){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
 static inline mf f_ne(vf a, vf b) { return a != b; }
 static inline mf f_gt(mf where, vf a, vf b) { return where & (a > b); }
-static inline mf m_xor(mf a, mf b) { return a ^ b; }
+static inline mf f_nle(vf a, vf b) { return ~(a <= b); }
 static inline unsigned m_bits(mf k) { return (unsigned)((k[0] & 1) | (k[1] & 2) | (k[2] & 4) | (k[3] & 8)); }
 static inline int m_any(mf a, mf b) { return m_bits(a | b) != 0; }
 static inline vd f_low(vf a) { return (vd){a[0], a[1]}; }
@@ -185,6 +213,17 @@ static inline void f_from_bf16(const uint16_t *p, vf *even, vf *odd)
     *even = (vf)(raw << 16);
     *odd = (vf)(raw & (kf){(int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000});
 }
+typedef kf vi; /* the bits of 2 W floats as whole numbers */
+typedef unsigned uf __attribute__((vector_size(16)));
+static inline vi i_of(vf a) { return (vi)a; }
+static inline vf i_float(vi a) { return (vf)a; }
+static inline vi i_set(int32_t x) { return (vi){x, x, x, x}; }
+static inline vi i_sub(vi a, vi b) { return (vi)((uf)a - (uf)b); }
+static inline vi i_max(vi a, vi b) { vi k = a > b; return (k & a) | (~k & b); }
+static inline vi i_min(vi a, vi b) { vi k = a < b; return (k & a) | (~k & b); }
+static inline vi i_unsigned_min(vi a, vi b) { vi k = (vi)((uf)a < (uf)b); return (k & a) | (~k & b); }
+static inline mf i_gt(vi a, vi b) { return a > b; }
+static inline vd d_from_f32(const float *p) { float x[2]; memcpy(x, p, sizeof x); return (vd){x[0], x[1]}; }
 typedef int16_t vh __attribute__((vector_size(16))); /* 4 W halves as whole numbers */
 typedef uint16_t uh __attribute__((vector_size(16)));
 static inline vh h_zero(void) { return (vh){0}; }
@@ -208,6 +247,17 @@ static inline unsigned bits_set(unsigned mask) { return (0x4332322132212110ull >
 #endif
 
 #if LEVEL != 512
+static inline size_t f_put(double *out, vf a, unsigned which)
+{
+    float lane[2 * W];
+    size_t count = 0;
+    f_store(lane, a);
+    for (unsigned i = 0; i < 2 * W; i++) {
+        out[count] = lane[i];
+        count += which >> i & 1;
+    }
+    return count;
+}
 static inline double d_sum(vd a)
 {
     double lane[W], total = 0;

@@ -82,13 +82,7 @@ static void sample_block(Worker *w, const Item *item, size_t n, int64_t at)
     size_t take = (item->take * n + BLOCK - 1) / BLOCK;
     take = take < n ? take : n;
     uint64_t mixed = ((uint64_t)at / BLOCK + 1) * 0x9E3779B97F4A7C15u;
-    const float *p = w->dist32 + (mixed >> 32) % (n - take + 1);
-    for (size_t i = 0; i < take; i++) {
-        uint32_t bits;
-        memcpy(&bits, p + i, sizeof bits);
-        w->found[w->finds] = p[i];
-        w->finds += item->between[bits >> COARSE];
-    }
+    w->finds += w->kernels->sift(w->dist32 + (mixed >> 32) % (n - take + 1), take, item->between, w->found + w->finds);
     w->sampled += take;
 }
 

@@ -147,7 +147,7 @@ static void wide_finish(const WideSums *s, Sums *out)
     out->mismatched = (int64_t)s->mismatched;
 }
 
-static void pair_f64(const Wide *job, Sums *out)
+static ALWAYS_INLINE void pair_wide(const Wide *job, Sums *out, int given)
 {
     const Limits *lim = job->limits;
     const WideLines l = {
@@ -162,18 +162,27 @@ static void pair_f64(const Wide *job, Sums *out)
         vd r = d_load(job->r + i), c = d_load(job->c + i);
         wide_range(&s, r, c);
         hit[hits] = (uint16_t)i;
-        hits += (size_t)wide_step(&s, &l, r, c, d_load(job->d + i), job->dist64 + i);
+        hits += (size_t)wide_step(&s, &l, r, c, given ? d_load(job->d + i) : d_sub(c, r), job->dist64 + i);
     }
     for (size_t k = 0; k < hits; k++)
         raise(job->extremes, lim, d_load(job->dist64 + hit[k]), d_abs(d_load(job->r + hit[k])), job->at + hit[k], 1);
     if (i < job->n) {
         size_t left = job->n - i;
-        vd r = d_rest(job->r + i, left, 0), d = d_rest(job->d + i, left, 0);
+        vd r = d_rest(job->r + i, left, 0), c = d_rest(job->c + i, left, 0);
+        vd d = given ? d_rest(job->d + i, left, 0) : d_sub(c, r);
         wide_range(&s, d_rest(job->r + i, left, 1), d_rest(job->c + i, left, 1));
-        if (wide_step(&s, &l, r, d_rest(job->c + i, left, 0), d, job->dist64 + i))
+        if (wide_step(&s, &l, r, c, d, job->dist64 + i))
             raise(job->extremes, lim, d_abs(d), d_abs(r), job->at + (int64_t)i, 1);
     }
     wide_finish(&s, out);
+}
+
+static void pair_f64(const Wide *job, Sums *out)
+{
+    if (job->d)
+        pair_wide(job, out, 1);
+    else
+        pair_wide(job, out, 0);
 }
 
 static void side_f64(const double *p, size_t n, Sums *out)

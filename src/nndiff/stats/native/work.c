@@ -335,6 +335,13 @@ static void measure_narrow(Worker *w, const Item *item, const State *s, const ch
     }
 }
 
+/* Tell whether both sides are doubles that can be read where they are. */
+static int are_doubles(const Item *item, const char *r, const char *c)
+{
+    return item->ref.type == TYPE_F64 && item->cand.type == TYPE_F64 &&
+           (((uintptr_t)r | (uintptr_t)c) & (sizeof(double) - 1)) == 0;
+}
+
 static void add_block(Worker *w, const Item *item, State *s, const char *r, const char *c, size_t n, int64_t at)
 {
     Sums sums;
@@ -342,19 +349,26 @@ static void add_block(Worker *w, const Item *item, State *s, const char *r, cons
         add_identical(w, item, s, r, n, at);
         return;
     }
+    const int in_place = are_doubles(item, r, c);
     if (item->narrow) {
         measure_narrow(w, item, s, r, c, n, at, &sums);
     } else {
-        widen(w, item, r, c, n);
         Wide job = {w->r64, w->c64, w->d64, n, at, item->tolerance, &w->limits, &w->extremes,
                     room_for_distances(w, item, s)};
+        if (in_place) {
+            job.r = (const double *)(const void *)r;
+            job.c = (const double *)(const void *)c;
+            job.d = NULL;
+        } else {
+            widen(w, item, r, c, n);
+        }
         w->kernels->pair_f64(&job, &sums);
     }
     if (!(sums.rr + sums.cc + sums.dd <= DBL_MAX)) {
         add_broken(w, item, s, r, c, n, at);
         return;
     }
-    Centred around = centred(w, item, r, c, n, &sums, !item->narrow);
+    Centred around = centred(w, item, r, c, n, &sums, !item->narrow && !in_place);
     if (s->first < 0)
         s->first = at;
     add_sums(s, &sums, &around, n);
@@ -380,11 +394,13 @@ static void take_extremes(const Extremes *e, State *s)
     s->rel = most(e->rel);
 }
 
-/* Where there is no survey, the first blocks are short, so that the maxima soon hold off most elements. What is known
-   from other chunks has no say: it depends on the threads, and sums must not. */
+/* Where there is no survey, the first blocks are short, so that the maxima soon hold off most elements; so are those of
+   a small pair, and those of doubles, for the sake of the cache. What is known from other chunks has no say: it depends on
+   the threads, and sums must not. */
 static size_t block_size(const Item *item, size_t done, size_t left)
 {
-    size_t size = item->narrow ? BLOCK : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : done == 1024 ? 1024 : BLOCK;
+    const size_t narrow = item->mode == KEEP ? BLOCK / 2 : BLOCK;
+    size_t size = item->narrow ? narrow : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK / 4;
     return left < size ? left : size;
 }
 

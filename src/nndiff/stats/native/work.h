@@ -61,7 +61,7 @@ typedef struct {
     Brackets brackets;
     int64_t at_or_above[RANKS];        /* each edge */
     Near near[QUANTILES];
-    uint8_t *between;                  /* by key: inside of a bracket */
+    Span between[QUANTILES];           /* the brackets by the bits of floats; they may overlap */
     size_t take;                       /* distances sampled of each block */
     int64_t seen, sampled;             /* distances in the blocks that were sampled, and samples */
     double *sample;   /* gathered or sampled distances */

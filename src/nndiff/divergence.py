@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from nndiff.backward import Blame, blamed, first_gradient
 from nndiff.between import around
 from nndiff.doubts import misguided
+from nndiff.endless import ENDLESS
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
-from nndiff.recorded import ENDLESS, is_final, is_gradient
+from nndiff.recorded import is_final, is_gradient
 from nndiff.recording.events import Site
 from nndiff.rounding import Rounding, rounding
 from nndiff.shortcuts import known

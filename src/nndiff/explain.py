@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.divergence import Run, describe
+from nndiff.endless import without_meaning
 from nndiff.findings.modules import module_tree
 from nndiff.findings.runs_apart import recording_findings
 from nndiff.findings.settings import idle_settings
@@ -36,7 +37,8 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
     for label, (reference, candidate) in sources.items():
         mine = [site for site in sites if site.pair.candidate == label]
         left = [each for each in comparison.leftovers if each.candidate == label]
-        standing = without_rewrites(mine, left, (reference, candidate))
+        telling = without_meaning(mine, left, reference.meta, candidate.meta)
+        standing = without_rewrites(telling, left, (reference, candidate))
         kept += standing.sites
         leftovers += standing.leftovers
         aside += standing.aside

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from nndiff.align import Match
 from nndiff.judge import judge
-from nndiff.recorded import ENDLESS, GradientScale, is_endless_loss, is_gradient
+from nndiff.recorded import GradientScale
 from nndiff.result import Pair, PairSite
 from nndiff.shortcuts import Known, known
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import Verdict
 
 Progress = Callable[[int, int], None]  # elements done, elements in all
 
@@ -32,10 +31,7 @@ def measured(rows: Sequence[Row], tolerance: Tolerance, progress: Progress | Non
     """Measure and judge every row."""
     scales = {label: GradientScale(row.reference for row in rows if row.label == label) for label in _labels(rows)}
     factors = [scales[row.label].of(row.reference) for row in rows]
-    without_meaning = {row.label for row in rows if is_endless_loss(row.reference) and is_endless_loss(row.candidate)}
-    works = [
-        _work(row, tolerance, factor, row.label in without_meaning) for row, factor in zip(rows, factors, strict=True)
-    ]
+    works = [_work(row, tolerance, factor) for row, factor in zip(rows, factors, strict=True)]
     jobs = [work for work in works if isinstance(work, Job)]
     numbers = get_engine().measure(jobs, _counting(progress, sum(job.reference.count for job in jobs)))
     pairs = [
@@ -53,12 +49,10 @@ def _labels(rows: Sequence[Row]) -> dict[str, None]:
     return dict.fromkeys(row.label for row in rows)
 
 
-def _work(row: Row, tolerance: Tolerance, scale: float, without_meaning: bool) -> Job | Known:
+def _work(row: Row, tolerance: Tolerance, scale: float) -> Job | Known:
     """Return the work to do for a pair, or the verdict that needs none."""
     atol, rtol = tolerance.for_pair(row.reference.dtype, row.candidate.dtype)
     atol *= scale
-    if without_meaning and is_gradient(row.reference):
-        return Known(Verdict.NOT_COMPARED, atol, rtol, note=ENDLESS)
     return known(row.reference, row.candidate, atol, rtol) or Job(row.reference, row.candidate, atol, rtol)
 
 

@@ -19,15 +19,6 @@ def is_gradient(tensor: TensorRef) -> bool:
     return tensor.meta.get("slot") in GRADIENTS
 
 
-ENDLESS = "the loss is no finite number on either side, so no gradient means anything"
-
-
-def is_endless_loss(tensor: TensorRef) -> bool:
-    """Tell whether a tensor is a loss that is NaN or infinite: equal gradients of it prove nothing."""
-    stats = tensor.meta.get("stats")
-    return tensor.meta.get("slot") == "loss" and stats is not None and stats.nonfinite > 0
-
-
 def is_inner(tensor: TensorRef) -> bool:
     """Tell whether a tensor is of a module inside the model: without a partner it is listed, no difference."""
     return is_inner_slot(tensor.meta.get("slot"), tensor.meta.get("module"))

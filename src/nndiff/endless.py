@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nndiff.findings.modules import Meta, module_tree
+from nndiff.held import held_by
 from nndiff.recorded import is_gradient
 from nndiff.result import Leftover
 from nndiff.sites import SitePair
@@ -14,8 +16,6 @@ from nndiff.verdict import Verdict
 
 ENDLESS = "the loss is no finite number on either side, so no gradient means anything"
 
-Meta = Mapping[str, Any]
-
 
 def without_meaning(
     sites: Sequence[SitePair], leftovers: Sequence[Leftover], reference: Meta, candidate: Meta
@@ -23,10 +23,28 @@ def without_meaning(
     """Return the pairs, gradients not compared where they mean nothing; a model against itself stays identical."""
     if not any(_is_endless(site.reference) and _is_endless(site.candidate) for site in sites if site.slot == "loss"):
         return sites
-    same_model = all(reference.get(told) == candidate.get(told) for told in ("modules", "held"))
-    if same_model and not leftovers and all(site.pair.verdict is Verdict.IDENTICAL for site in sites):
+    if (
+        _is_same(reference, candidate)
+        and not leftovers
+        and all(site.pair.verdict is Verdict.IDENTICAL for site in sites)
+    ):
         return sites
     return [_not_compared(site) if is_gradient(site.reference) else site for site in sites]
+
+
+def _is_same(reference: Meta, candidate: Meta) -> bool:
+    """Tell whether two recordings are of the same classes and weights; settings may be made anew each time."""
+    return _classes(reference) == _classes(candidate) and held_by(reference) == held_by(candidate)
+
+
+def _classes(meta: Meta) -> list[tuple[str, Any, Any]]:
+    tree = module_tree(meta)
+    return [(name, each.get("type"), _own_forward(each.get("attributes"))) for name, each in tree.items()]
+
+
+def _own_forward(attributes: Any) -> Any:
+    """Return the forward that a module was given in place of that of its class, if any."""
+    return attributes.get("forward") if isinstance(attributes, Mapping) else None
 
 
 def _is_endless(loss: TensorRef) -> bool:

@@ -16,7 +16,7 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parent))
 with atheris.instrument_imports(include=["nndiff"]):
-    from fuzzing import keeps_the_law, seeds, write
+    from fuzzing import check_law, seeds, write
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     (corpus / "seed").write_bytes(data)
 
     def once(damaged: bytes) -> None:
-        keeps_the_law(write(folder, name, damaged))
+        check_law(write(folder, name, damaged))
 
     atheris.Setup([sys.argv[0], *sys.argv[1:], str(corpus)], once)
     atheris.Fuzz()

@@ -15,9 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import generate as make
 import hypothesis.strategies as st
 import numpy as np
+from folders import distributed
+from hand_pickles import ARRAY, DTYPE, Call, Name, ops
+from numpy_files import npy
+from tar_files import tar_of
+from torch_files import FOUR, storage, torch_zip, view, zip_of
 
 from nndiff.errors import NndiffError
 from nndiff.sources import open_source
@@ -25,7 +29,7 @@ from nndiff.sources import open_source
 _MOST_READ = 1 << 16
 
 
-def keeps_the_law(path: str) -> bool:
+def check_law(path: str) -> bool:
     """Open and read; return whether it opened. Anything but an NndiffError is a bug and goes through."""
     try:
         opened = open_source(path)
@@ -59,7 +63,7 @@ def _module() -> bytes:
 
 def _deflated(data: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as old:
-        return make.zip_of({name: old.read(name) for name in old.namelist()}, zipfile.ZIP_DEFLATED)
+        return zip_of({name: old.read(name) for name in old.namelist()}, zipfile.ZIP_DEFLATED)
 
 
 def _npz(save: Callable[..., None]) -> bytes:
@@ -80,7 +84,7 @@ def _pax() -> bytes:
 
 def _distributed() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        make.distributed(Path(folder) / "d", (4,), (4,), {})
+        distributed(Path(folder) / "d", (4,), (4,), {})
         return (Path(folder) / "d" / ".metadata").read_bytes()
 
 
@@ -103,11 +107,11 @@ def seeds() -> dict[str, tuple[str, bytes]]:
             "pickle 0": ("x.pkl", pickle.dumps(rich, 0)),
             "pickle 2": ("x.pkl", pickle.dumps(rich, 2)),
             "pickle 5": ("x.pkl", pickle.dumps(rich, 5)),
-            "npy": ("x.npy", make.npy("'<f4'", "(2, 3)", bytes(24))),
+            "npy": ("x.npy", npy("'<f4'", "(2, 3)", bytes(24))),
             "npz": ("x.npz", _npz(np.savez)),
             "npz deflated": ("x.npz", _npz(np.savez_compressed)),
-            "nemo": ("x.nemo", make.tar_of({"model_weights.ckpt": zipped, "model_config.yaml": b"target: a.B\n"})),
-            "nemo gzip": ("x.nemo", make.tar_of({"model_weights.ckpt": zipped}, "w:gz")),
+            "nemo": ("x.nemo", tar_of({"model_weights.ckpt": zipped, "model_config.yaml": b"target: a.B\n"})),
+            "nemo gzip": ("x.nemo", tar_of({"model_weights.ckpt": zipped}, "w:gz")),
             "tar pax": ("x.tar", _pax()),
             "index": ("x.json", json.dumps({"metadata": {}, "weight_map": {"a": "b.safetensors"}}).encode()),
             "distributed": (".metadata", _distributed()),
@@ -148,13 +152,13 @@ def damaged_inside(data: bytes, chance: random.Random) -> bytes:
         entries = {name: old.read(name) for name in old.namelist()}
     name = chance.choice([name for name in entries if name.endswith((".pkl", ".npy", "byteorder"))])
     entries[name] = damaged(entries[name], chance)
-    return make.zip_of(entries)
+    return zip_of(entries)
 
 
 def write(folder: Path, name: str, data: bytes) -> str:
     """Write a file where its kind expects it, and return what to open."""
     if name == ".metadata":
-        (folder / "f.distcp").write_bytes(make.torch_zip(make.ops(make.view()), make.FOUR).ljust(1000, b"\0"))
+        (folder / "f.distcp").write_bytes(torch_zip(ops(view()), FOUR).ljust(1000, b"\0"))
         (folder / name).write_bytes(data)
         return str(folder)
     (folder / name).write_bytes(data)
@@ -217,11 +221,16 @@ def _opcodes() -> st.SearchStrategy[bytes]:
         st.integers(-3, 300), st.integers(), st.sampled_from(_TEXTS), st.binary(max_size=20), st.floats()
     )
     memo = st.tuples(st.sampled_from([b"q", b"h"]), st.integers(0, 5)).map(lambda each: each[0] + bytes([each[1]]))
-    whole = st.sampled_from([make.ops(make.view()), make.ops(make.ARRAY), make.ops(make.storage()), bytes(make.DTYPE)])
-    structure = st.sampled_from(_STRUCTURE)
-    return st.one_of(
-        names, values.map(make.ops), memo, memo, structure, structure, structure, whole, st.binary(max_size=3)
+    whole = st.sampled_from(
+        [
+            ops(view()),
+            ops(ARRAY),
+            ops(storage()),
+            bytes(DTYPE),
+        ]
     )
+    structure = st.sampled_from(_STRUCTURE)
+    return st.one_of(names, values.map(ops), memo, memo, structure, structure, structure, whole, st.binary(max_size=3))
 
 
 def pickles() -> st.SearchStrategy[bytes]:
@@ -230,30 +239,26 @@ def pickles() -> st.SearchStrategy[bytes]:
 
 
 def trees() -> st.SearchStrategy[Any]:
-    """Return values for `generate.ops`: containers, calls and tensors that lie."""
+    """Return values for `hand_pickles.ops`: containers, calls and tensors that lie."""
     numbers = st.one_of(st.integers(-2, 9), st.integers(0, 1 << 70), st.booleans(), st.none(), st.floats(0, 9))
     sizes = st.lists(numbers, max_size=3).map(tuple)
-    stores = st.builds(
-        make.storage, numbers, st.sampled_from(["FloatStorage", "ByteStorage", "Odd"]), st.sampled_from("01")
-    )
-    views = st.builds(make.view, numbers, sizes, sizes, stores)
+    stores = st.builds(storage, numbers, st.sampled_from(["FloatStorage", "ByteStorage", "Odd"]), st.sampled_from("01"))
+    views = st.builds(view, numbers, sizes, sizes, stores)
     arrays = st.builds(
-        lambda raw, shape, order, axes: make.Call(
-            make.Name("numpy._core.numeric", "_frombuffer"), (raw, make.DTYPE, shape, order, axes)
+        lambda raw, shape, order, axes: Call(
+            Name("numpy._core.numeric", "_frombuffer"), (raw, DTYPE, shape, order, axes)
         ),
         st.binary(max_size=9), sizes, st.sampled_from("CFK"), st.one_of(st.none(), sizes),
     )  # fmt: skip
-    names = st.sampled_from(_GLOBALS).map(lambda each: make.Name(*each.split()))
-    leaves = st.one_of(
-        views, arrays, numbers, st.sampled_from(_TEXTS), names, st.just(make.ARRAY), st.just(make.view())
-    )
+    names = st.sampled_from(_GLOBALS).map(lambda each: Name(*each.split()))
+    leaves = st.one_of(views, arrays, numbers, st.sampled_from(_TEXTS), names, st.just(ARRAY), st.just(view()))
     keys = st.one_of(st.sampled_from([*_TEXTS, "a", "b.c", "optimizer", "model"]), st.integers(0, 3))
     return st.recursive(
         leaves,
         lambda below: st.one_of(
             st.lists(below, max_size=4),
             st.dictionaries(keys, below, max_size=4),
-            st.builds(make.Call, names, st.lists(below, max_size=6).map(tuple)),
+            st.builds(Call, names, st.lists(below, max_size=6).map(tuple)),
             st.lists(below, max_size=3).map(tuple),
         ),
         max_leaves=12,

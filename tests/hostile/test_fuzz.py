@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import generate as make
 import pytest
-from fuzzing import damaged, damaged_inside, keeps_the_law, pickles, seeds, trees, write
+from folders import distributed
+from fuzzing import check_law, damaged, damaged_inside, pickles, seeds, trees, write
+from hand_pickles import PROTO, ops
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from safetensors_files import entry, safetensors
+from torch_files import FOUR, legacy, torch_zip
 
 EXAMPLES = int(os.environ.get("NNDIFF_FUZZ", "0"))
 few = settings(
@@ -40,7 +44,7 @@ def test_every_kind_has_a_seed_that_opens(tmp_path: Path) -> None:
     assert list(seeds()) == KINDS
     for number, (kind, (name, data)) in enumerate(seeds().items()):
         (tmp_path / str(number)).mkdir()
-        opens = keeps_the_law(write(tmp_path / str(number), name, data))
+        opens = check_law(write(tmp_path / str(number), name, data))
         assert opens == (kind != "index"), kind  # whose shard is missing
 
 
@@ -58,7 +62,7 @@ def test_damaged_files(kind: str, accident: Callable[[bytes, random.Random], byt
         broken = accident(data, chance)
         where = write(place, name, broken)
         try:
-            keeps_the_law(where)
+            check_law(where)
         except BaseException:
             print(f"the file that broke the law: {broken!r}")  # noqa: T201
             raise
@@ -67,19 +71,19 @@ def test_damaged_files(kind: str, accident: Callable[[bytes, random.Random], byt
 @few
 @given(body=pickles())
 def test_pickles_of_random_opcodes(folder: Path, body: bytes) -> None:
-    (folder / "x.pkl").write_bytes(make.PROTO + body + b".")
-    keeps_the_law(str(folder / "x.pkl"))
+    (folder / "x.pkl").write_bytes(PROTO + body + b".")
+    check_law(str(folder / "x.pkl"))
 
 
 @few
-@given(value=trees(), legacy=st.booleans())
-def test_torch_files_of_random_objects(folder: Path, value: Any, legacy: bool) -> None:
-    body = make.ops(value)
-    storages = make.struct.pack("<q", 4) + make.FOUR["0"]
-    data = make.legacy(body, ["0"], storages) if legacy else make.torch_zip(body, make.FOUR)
+@given(value=trees(), old=st.booleans())
+def test_torch_files_of_random_objects(folder: Path, value: Any, old: bool) -> None:
+    body = ops(value)
+    storages = struct.pack("<q", 4) + FOUR["0"]
+    data = legacy(body, ["0"], storages) if old else torch_zip(body, FOUR)
     (folder / "x.pt").write_bytes(data)
-    keeps_the_law(str(folder / "x.pt"))
-    keeps_the_law(str(folder / "x.pt") + "::a")
+    check_law(str(folder / "x.pt"))
+    check_law(str(folder / "x.pt") + "::a")
 
 
 @few
@@ -89,8 +93,8 @@ def test_distributed_metadata_of_random_objects(folder: Path, size: Any, chunk: 
 
     place = folder / "dcp"
     shutil.rmtree(place, ignore_errors=True)
-    make.distributed(place, size, chunk, {}, offset)
-    keeps_the_law(str(place))
+    distributed(place, size, chunk, {}, offset)
+    check_law(str(place))
 
 
 @few
@@ -102,10 +106,10 @@ def test_safetensors_headers_of_random_json(folder: Path, data: st.DataObject) -
         max_leaves=6,
     )
     sizes = st.one_of(st.lists(st.integers(0, 8), max_size=3), values)
-    entries = st.one_of(st.builds(make.entry, st.sampled_from(["F32", "U8", "F4", "I64"]), sizes, sizes), values)
+    entries = st.one_of(st.builds(entry, st.sampled_from(["F32", "U8", "F4", "I64"]), sizes, sizes), values)
     head = data.draw(st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "é"]), entries, max_size=3))
-    (folder / "x.safetensors").write_bytes(make.safetensors(head, bytes(16)))
-    keeps_the_law(str(folder / "x.safetensors"))
+    (folder / "x.safetensors").write_bytes(safetensors(head, bytes(16)))
+    check_law(str(folder / "x.safetensors"))
 
 
 def test_the_law_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,4 +121,4 @@ def test_the_law_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(fuzzing, "open_source", broken)
     with pytest.raises(KeyError):
-        keeps_the_law(str(tmp_path))
+        check_law(str(tmp_path))

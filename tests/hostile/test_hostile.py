@@ -19,7 +19,7 @@ from typing import Any
 import generate
 import numpy as np
 import pytest
-from generate import CASES, Case
+from cases import CASES, Case
 
 from nndiff.errors import NndiffError
 from nndiff.sources import open_source

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from nndiff.recording.call import as_inputs
 from nndiff.recording.determinism import kept_randomness, seed_everything
@@ -71,7 +72,9 @@ def fingerprint(model: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def check(model: torch.nn.Module, inputs: Any, path: Path, *, backward: bool = True, **options: Any) -> Recording:
+def check_recording(
+    model: torch.nn.Module, inputs: Any, path: Path, *, backward: bool = True, **options: Any
+) -> Recording:
     """Record, and hold the recording against a bare run and the model against itself; return the recording."""
     wanted = bare(model, inputs, backward, options.get("loss"))
     before = fingerprint(model)
@@ -92,3 +95,24 @@ def names(recording: Recording, slot: str = "output") -> list[str]:
 def numbers(recording: Recording, name: str) -> np.ndarray[Any, Any]:
     """Return one tensor of a recording."""
     return recording.source().tensors[name].numpy()
+
+
+X = torch.arange(12.0).reshape(3, 4) / 7 - 1
+
+
+def linear(size: int = 4) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(size, size)
+
+
+class Shared(nn.Module):
+    """One ReLU under two names, called three times; a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = linear()
+        self.first = nn.ReLU()
+        self.second = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(self.fc(self.second(self.fc(self.first(x)))))

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from end_to_end.zoo import ZOO, built
-from recording.runs import bare, check, names
+from recording.runs import bare, check_recording, names
 
 MODELS = sorted(ZOO)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_eval_forward(name: str, tmp_path: Path) -> None:
-    recording = check(built(name), ZOO[name].inputs(), tmp_path / "a.nnrec", backward=False)
+    recording = check_recording(built(name), ZOO[name].inputs(), tmp_path / "a.nnrec", backward=False)
     assert len(names(recording)) > 20
     assert recording.complete
 
@@ -24,7 +24,7 @@ def test_eval_forward(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_train_with_dropout_and_backward(name: str, tmp_path: Path) -> None:
     model = built(name).train()
-    recording = check(model, ZOO[name].inputs(), tmp_path / "a.nnrec", inputs_kept=True, params=True)
+    recording = check_recording(model, ZOO[name].inputs(), tmp_path / "a.nnrec", inputs_kept=True, params=True)
     assert len(names(recording, "grad_output")) > 20
     params = {name for name, _ in model.named_parameters()}
     assert {
@@ -34,7 +34,7 @@ def test_train_with_dropout_and_backward(name: str, tmp_path: Path) -> None:
 
 def test_the_models_own_loss_is_taken(tmp_path: Path) -> None:
     inputs: dict[str, Any] = ZOO["llama"].inputs()
-    recording = check(built("llama"), {**inputs, "labels": inputs["input_ids"]}, tmp_path / "a.nnrec")
+    recording = check_recording(built("llama"), {**inputs, "labels": inputs["input_ids"]}, tmp_path / "a.nnrec")
     assert recording.meta["loss"] == "model"
     source = recording.source().tensors
     assert source["(model):loss"].meta["digest"] == source["(model):output.loss"].meta["digest"]

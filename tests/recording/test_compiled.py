@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from nndiff.recording.record import record
-from recording.runs import SEED, bare, check, fingerprint, names
+from recording.runs import SEED, bare, check_recording, fingerprint, names
 
 # the compiler's own
 pytestmark = [
@@ -130,7 +130,7 @@ def test_compiled_parts_are_recorded_as_a_whole(kind: str, ran_before: bool, bac
 def test_a_compiled_call_is_itself_again_afterwards(tmp_path: Path) -> None:
     model = in_place("eager")
     before, calls = fingerprint(model), model.a._compiled_call_impl
-    check(model, X, tmp_path / "a.nnrec")
+    check_recording(model, X, tmp_path / "a.nnrec")
     assert model.a._compiled_call_impl is calls
     assert fingerprint(model) == before
 
@@ -144,7 +144,7 @@ def test_a_compiled_part_that_is_not_asked_for_is_not_named(tmp_path: Path) -> N
 def test_a_function_that_must_not_be_compiled_is_no_compiled_one(tmp_path: Path) -> None:
     model = Net()
     model.a.forward = torch.compiler.disable(model.a.forward)
-    assert names(check(model, X, tmp_path / "a.nnrec")) == ALL
+    assert names(check_recording(model, X, tmp_path / "a.nnrec")) == ALL
 
 
 @pytest.mark.parametrize("kind", ["all in place", "all wrapped"])
@@ -187,15 +187,15 @@ SCRIPTED: dict[str, Callable[[nn.Module], nn.Module]] = {
 def test_torchscript_parts_are_recorded_as_a_whole(kind: str, backward: bool, tmp_path: Path) -> None:
     model = Net().eval()
     model.a = SCRIPTED[kind](model.a)
-    recording = check(model, X, tmp_path / "a.nnrec", backward=backward)
+    recording = check_recording(model, X, tmp_path / "a.nnrec", backward=backward)
     assert names(recording) == A_WHOLE
     assert recording.warnings == ("a is TorchScript and is recorded as a whole, not inside",)
-    check(model, X, tmp_path / "b.nnrec", backward=backward, mode="eval")
+    check_recording(model, X, tmp_path / "b.nnrec", backward=backward, mode="eval")
 
 
 @pytest.mark.parametrize("kind", SCRIPTED)
 def test_torchscript_models_are_recorded_as_a_whole(kind: str, tmp_path: Path) -> None:
-    recording = check(SCRIPTED[kind](Net().eval()), X, tmp_path / "a.nnrec", backward=kind != "frozen")
+    recording = check_recording(SCRIPTED[kind](Net().eval()), X, tmp_path / "a.nnrec", backward=kind != "frozen")
     assert names(recording) == ROOT_WHOLE
 
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from end_to_end.zoo import ZOO
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
-from recording.runs import check
+from recording.runs import check_recording
 
 X = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(5))
 
@@ -256,7 +256,7 @@ def test_nothing_else_changes_not_even_which_path_is_taken(tmp_path: Path, monke
     record(model, X, path=tmp_path / "plain")
     alone = list(fused)
     fused.clear()
-    check(model, X, tmp_path / "a.nnrec", backward=False, dropout="off")
+    check_recording(model, X, tmp_path / "a.nnrec", backward=False, dropout="off")
     assert len(alone) == 3
     assert fused == alone * 3, "the bare runs before and after take the same path as the recording"
 

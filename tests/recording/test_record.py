@@ -19,7 +19,7 @@ from nndiff.models.inputs import load
 from nndiff.recording import open_recording
 from nndiff.recording.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
-from recording.runs import check, names, numbers
+from recording.runs import check_recording, names, numbers
 
 
 class Block(nn.Module):
@@ -154,7 +154,7 @@ def _line_of(text: str) -> int:
 
 def test_dropout_off_and_its_warning(tmp_path: Path) -> None:
     model = Net().train()
-    noisy = check(model, X, tmp_path / "a.nnrec")
+    noisy = check_recording(model, X, tmp_path / "a.nnrec")
     assert any("dropout at work in 4 modules" in warning for warning in noisy.warnings)
     quiet = record(model, X, path=tmp_path / "b.nnrec", dropout="off", backward=True)
     assert quiet.warnings == ()
@@ -236,7 +236,7 @@ LOSSES = [
 
 @pytest.mark.parametrize(("loss", "origin"), LOSSES)
 def test_losses(loss: Any, origin: str, tmp_path: Path) -> None:
-    found = check(Net(), X, tmp_path / "a.nnrec", loss=loss)
+    found = check_recording(Net(), X, tmp_path / "a.nnrec", loss=loss)
     assert found.meta["loss"] == origin
     assert names(found, "loss") == ["(model):loss"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent.parent / "gold"
 
 
-def check(name: str, text: str, folder: Path = FOLDER) -> None:
+def check_gold(name: str, text: str, folder: Path = FOLDER) -> None:
     """Fail, with the lines that differ, unless the text is the one kept under this name."""
     path = folder / name
     if os.environ.get("NNDIFF_REGENERATE_GOLD"):

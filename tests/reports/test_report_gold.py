@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recording_builders import CASES as RECORDINGS
 from report_builders import CASES as CHECKPOINTS
-from report_gold import check
+from report_gold import check_gold
 
 from nndiff.reports import FORMATS, ReportOptions, get_report
 
@@ -19,14 +19,14 @@ ENDINGS = {"terminal": "txt", "json": "json", "csv": "csv", "md": "md", "junit":
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_document_is_the_one_kept(name: str, case: str) -> None:
     text = get_report(name).render(CASES[case](), ReportOptions(width=100, color=False))
-    check(f"{case}.{ENDINGS[name]}", text)
+    check_gold(f"{case}.{ENDINGS[name]}", text)
 
 
 @pytest.mark.parametrize("case", ["mixed", "recording"])
 @pytest.mark.parametrize("width", [40, 60, 160])
 def test_other_widths(case: str, width: int) -> None:
     text = get_report("terminal").render(CASES[case](), ReportOptions(width=width, color=False))
-    check(f"{case}-{width}.txt", text)
+    check_gold(f"{case}-{width}.txt", text)
 
 
 @pytest.mark.parametrize("case", ["mixed", "recording"])
@@ -34,13 +34,13 @@ def test_other_widths(case: str, width: int) -> None:
 def test_verbose_and_quiet(case: str, name: str, ending: str) -> None:
     for how in ("verbose", "quiet"):
         options = ReportOptions(width=120, color=False, verbose=how == "verbose", quiet=how == "quiet")
-        check(f"{case}-{how}.{ending}", get_report(name).render(CASES[case](), options))
+        check_gold(f"{case}-{how}.{ending}", get_report(name).render(CASES[case](), options))
 
 
 @pytest.mark.parametrize("case", ["mixed", "recording"])
 def test_colour(case: str) -> None:
     text = get_report("terminal").render(CASES[case](), ReportOptions(width=120, color=True))
-    check(f"{case}-colour.ansi", text)
+    check_gold(f"{case}-colour.ansi", text)
 
 
 def test_every_format_has_a_gold_file() -> None:
@@ -50,8 +50,8 @@ def test_every_format_has_a_gold_file() -> None:
 def test_the_checker_fails_on_a_changed_and_on_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NNDIFF_REGENERATE_GOLD", raising=False)
     (tmp_path / "x.txt").write_text("one\n")
-    check("x.txt", "one\n", tmp_path)
+    check_gold("x.txt", "one\n", tmp_path)
     with pytest.raises(AssertionError, match="two"):
-        check("x.txt", "two\n", tmp_path)
+        check_gold("x.txt", "two\n", tmp_path)
     with pytest.raises(AssertionError, match="no gold file"):
-        check("y.txt", "one\n", tmp_path)
+        check_gold("y.txt", "one\n", tmp_path)

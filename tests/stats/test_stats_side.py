@@ -72,7 +72,7 @@ def agree(one: Stats | None, other: Stats | None) -> None:
         assert np.isclose(a, b, rtol=1e-12, atol=1e-13 * reach, equal_nan=True), (one, other)
 
 
-def both_ways(raw: Raw) -> Measured:
+def check_both_ways(raw: Raw) -> Measured:
     ours, plain = measure(raw), plainly(raw)
     assert ours.digest == plain.digest
     agree(ours.stats, plain.stats)
@@ -107,7 +107,7 @@ def test_every_type_agrees_around_the_ends_of_parts(name: str) -> None:
     dtype = DTYPES[name]
     per_part = PART // dtype.itemsize
     for count in (0, 1, 7, 2047, 2048, 2049, per_part - 1, per_part, per_part + 1, 3 * per_part + 5):
-        both_ways(drawn(dtype, count, count))
+        check_both_ways(drawn(dtype, count, count))
 
 
 @pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16"])
@@ -116,11 +116,11 @@ def test_what_is_not_finite_is_counted_and_left_out(name: str, bad: float) -> No
     raw = drawn(DTYPES[name], 70000)
     code = int(np.float32(bad).view(np.uint32) >> 16) if name == "bfloat16" else bad
     raw.flat[[0, 2047, 2048, 65536, 69999]] = code
-    stats = both_ways(raw).stats
+    stats = check_both_ways(raw).stats
     assert stats is not None
     assert stats.nonfinite == 5
     raw.flat[:] = code
-    stats = both_ways(raw).stats
+    stats = check_both_ways(raw).stats
     assert stats is not None
     assert (stats.nonfinite, stats.l2) == (70000, 0.0)
     assert math.isnan(stats.mean)
@@ -128,17 +128,17 @@ def test_what_is_not_finite_is_counted_and_left_out(name: str, bad: float) -> No
 
 def test_numbers_close_together_far_from_zero_keep_their_spread() -> None:
     flat = 1e6 + np.random.default_rng(0).standard_normal(300_000)
-    stats = both_ways(Raw(flat, DTYPES["float64"], flat.shape)).stats
+    stats = check_both_ways(Raw(flat, DTYPES["float64"], flat.shape)).stats
     assert stats is not None
     assert np.isclose(stats.std, flat.std(), rtol=1e-9)
-    constant = both_ways(Raw(np.full(70000, 0.1, np.float32), DTYPES["float32"], (70000,))).stats
+    constant = check_both_ways(Raw(np.full(70000, 0.1, np.float32), DTYPES["float32"], (70000,))).stats
     assert constant is not None
     assert constant.std < 1e-15
 
 
 def test_squares_beyond_float64_and_shapes_without_axes() -> None:
-    both_ways(Raw(np.array([1e300, -2e300, 1.0]), DTYPES["float64"], (3,)))
-    both_ways(Raw(np.array([2.5], np.float32), DTYPES["float32"], ()))
+    check_both_ways(Raw(np.array([1e300, -2e300, 1.0]), DTYPES["float64"], (3,)))
+    check_both_ways(Raw(np.array([2.5], np.float32), DTYPES["float32"], ()))
     assert measure(Raw(np.zeros(5, np.uint8), opaque("odd"), (5,))).stats is None
     assert measure(drawn(DTYPES["float32"], 5), with_stats=False).stats is None
 
@@ -151,7 +151,7 @@ def test_any_bits_agree(data: st.DataObject) -> None:
     flat = np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.storage)
     repeat = data.draw(st.sampled_from((1, 3, 500)))
     flat = np.tile(flat, repeat)
-    both_ways(Raw(flat, dtype, flat.shape))
+    check_both_ways(Raw(flat, dtype, flat.shape))
 
 
 def test_the_hashes_notice_any_one_bit_and_any_exchange() -> None:

@@ -184,11 +184,7 @@ def _table() -> list[Operation]:
         ord("q"): lambda m: m.remember(m.byte()),
         ord("r"): lambda m: m.remember(m.number(4)),
         0x94: lambda m: m.remember(len(m._memo)),
-        0x82: _refuse,
-        0x83: _refuse,
-        0x84: _refuse,
-        0x97: _refuse,
-        0x98: _refuse,
+        **dict.fromkeys((0x82, 0x83, 0x84, 0x97, 0x98), _refuse),
     }
     return [named.get(code, _unknown) for code in range(256)]
 

@@ -33,18 +33,19 @@ def without_meaning(
 
 
 def _is_same(reference: Meta, candidate: Meta) -> bool:
-    """Tell whether two recordings are of the same classes and weights; settings may be made anew each time."""
+    """Tell whether two recordings are of the same classes, settings and weights."""
     return _classes(reference) == _classes(candidate) and held_by(reference) == held_by(candidate)
 
 
 def _classes(meta: Meta) -> list[tuple[str, Any, Any]]:
     tree = module_tree(meta)
-    return [(name, each.get("type"), _own_forward(each.get("attributes"))) for name, each in tree.items()]
+    return [(name, each.get("type"), _settings(each.get("attributes"))) for name, each in tree.items()]
 
 
-def _own_forward(attributes: Any) -> Any:
-    """Return the forward that a module was given in place of that of its class, if any."""
-    return attributes.get("forward") if isinstance(attributes, Mapping) else None
+def _settings(attributes: Any) -> Any:
+    """Return the settings of a module and the forward it was given itself; other texts may be made anew each time."""
+    held = attributes if isinstance(attributes, Mapping) else {}
+    return {name: value for name, value in held.items() if name == "forward" or not isinstance(value, str)}
 
 
 def _is_endless(loss: TensorRef) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nndiff.result import Comparison, Pair
@@ -10,7 +11,24 @@ from nndiff.result import Comparison, Pair
 First = Mapping[str, Any]
 
 _WHY = "the first that is out of tolerance: a saved result does not tell what went into it"
-_SLOTS = ("model_input", "output", "loss")  # one kind after the other; of gradients the order says too little
+_SLOTS = ("model_input", "output", "loss", "grad_output", "param_grad")  # one kind after the other
+
+
+# What is said of the first divergence, or of everything that agrees: where that is another one, nobody knows.
+_OF_THE_FIRST = frozenset(
+    (
+        *("attribute", "another-class", "weights-differ", "called-otherwise", "in-place", "train-mode", "early-layers"),
+        *("norms-only", "gradients-only", "gradients-scaled", "inner-only", "rounding", "more-than-rounding"),
+    )
+)
+
+
+def told_again(before: Comparison, judged: Comparison) -> Comparison:
+    """Return a result judged again with where its candidates part first, and what still holds of what was found."""
+    firsts = first_divergences(before, judged)
+    moved = {label for label, first in firsts.items() if first.get("why") == _WHY}
+    findings = (each for each in judged.findings if not (each.candidate in moved and each.cause in _OF_THE_FIRST))
+    return replace(judged, first_divergences=firsts, findings=tuple(findings))
 
 
 def first_divergences(before: Comparison, judged: Comparison) -> dict[str, First]:

@@ -40,6 +40,12 @@ def fingerprints(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {module: tuple(sorted(digests)) for module, digests in found.items()}
 
 
+def may_be_turned(held: Held) -> bool:
+    """Tell whether a tensor of the same shape may hold the same the other way round, as other classes do."""
+    sizes = [size for size in held.shape if size > 1]
+    return len(sizes) > len(set(sizes))
+
+
 class Unequal(NamedTuple):
     """Hold what two modules both hold, by the reference's names: how much of it, and what is not the same."""
 
@@ -49,12 +55,12 @@ class Unequal(NamedTuple):
 
 
 def compare_held(
-    sides: tuple[Mapping[str, Held], Mapping[str, Held]], modules: tuple[str, str], agreeing: Container[str] = ()
+    sides: tuple[Mapping[str, Held], Mapping[str, Held]], modules: tuple[str, str], without: Container[str] = ()
 ) -> Unequal:
     """Compare what two modules hold, themselves or inside, under one name and in one form.
 
-    What is of another shape or type may lie otherwise: nothing is known of it. Modules inside that agree in what they
-    return are left out, and so are counters.
+    What is of another shape or type may lie otherwise: nothing is known of it. Modules inside that are named in
+    `without` are left out, and so are counters.
     """
     ours, theirs = (_inside(held, module) for held, module in zip(sides, modules, strict=True))
     front = f"{modules[0]}." if modules[0] else ""
@@ -62,7 +68,7 @@ def compare_held(
         name
         for name, held in ours.items()
         if name in theirs and held[:2] == theirs[name][:2] and not _is_counter(held)
-        if not any(front + around in agreeing for around in ancestors(name) if around)
+        if not any(front + around in without for around in ancestors(name) if around)
     ]
     differing = tuple(front + name for name in alike if ours[name].digest != theirs[name].digest)
     return Unequal(len(alike), differing, (_alone(ours, theirs, modules[0]), _alone(theirs, ours, modules[1])))

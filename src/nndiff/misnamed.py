@@ -3,7 +3,7 @@
 A layer put in front of a Sequential, or a list that is run through in another order, gives every layer after it
 the name of another. Where all that goes in and comes out agrees and only layers paired by name do not, the names
 are set aside and those layers paired by what they do. So they are beside a real difference, if layers of other classes
-go by one name and it is smaller, or later, once each is laid beside one of its own class.
+go by one name, or weights by other names, and it is smaller, or later, once each is laid beside one of its own class.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ def misnamed(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | 
     return _modules(pairs, leftovers) if agrees else None
 
 
-def of_other_classes(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
-    """Return the modules whose names may mislead beside a real difference: some go by the name of another class."""
+def misnamed_beside(pairs: Sequence[Pair], leftovers: Iterable[Leftover], exchanged: bool) -> Modules | None:
+    """Return the modules whose names may mislead beside a real difference.
+
+    Some go by the name of another class, or their weights are `exchanged`: under other names on the other side.
+    """
     unlike = any(_are_unlike(pair, site) for pair, site in _by_name(pairs) if not pair.verdict.passed)
-    return _modules(pairs, leftovers) if unlike else None
+    return _modules(pairs, leftovers) if unlike or exchanged else None
 
 
 def _by_name(pairs: Iterable[Pair]) -> list[tuple[Pair, PairSite]]:
@@ -46,7 +49,7 @@ def _are_unlike(pair: Pair, site: PairSite) -> bool:
 
 
 def _modules(pairs: Sequence[Pair], leftovers: Iterable[Leftover]) -> Modules | None:
-    failing = [site for pair, site in _by_name(pairs) if not pair.verdict.passed]
+    failing = [site for pair, site in _by_name(pairs) if not pair.verdict.passed and any(site.modules)]
     alone = len({site.modules[0] for site in failing}) == 1 and not any(":output" in left.name for left in leftovers)
     if alone or not failing:
         return None  # one alone has nobody to change names with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from nndiff.align.sites import align_sites
 from nndiff.excuses import Excuses
 from nndiff.findings.modules import has_weights, module_tree
 from nndiff.measuring import Row, measured
-from nndiff.misnamed import Modules, is_explained, is_no_more, misnamed, note, of_other_classes
+from nndiff.misnamed import Modules, is_explained, is_no_more, misnamed, misnamed_beside, note
 from nndiff.planning import Plan, Rules, filtered, settled
 from nndiff.result import Leftover, Pair
 from nndiff.rewrites import lies
@@ -48,6 +48,15 @@ class Judged:
         return [pair for pair in self.pairs if pair.slot == "output" and pair.site]
 
     @property
+    def is_exchanged(self) -> bool:
+        """Tell whether what a module holds that does not agree is held by another one on the other side."""
+        both = zip(self.rows, self.pairs, strict=True)
+        out = [row for row, pair in both if pair.slot == "output" and not pair.verdict.passed]
+        held = [(row.reference.meta.get("held"), row.candidate.meta.get("held")) for row in out]
+        elsewhere = {theirs for _, theirs in held if theirs}
+        return any(ours != theirs and ours in elsewhere for ours, theirs in held)
+
+    @property
     def worst(self) -> float:
         """Return the smallest tolerance at which all outputs pass."""
         return max((pair.passes_at for pair in self.outputs), default=0.0)
@@ -73,16 +82,18 @@ class Judged:
 def paired_again(named: Judged, tolerance: Tolerance, rules: Rules) -> Judged:
     """Return the pairs of one candidate, by what layers do where names mislead."""
     agreeing = misnamed(named.pairs, named.leftovers)
-    modules = agreeing or of_other_classes(named.pairs, named.leftovers)
+    modules = agreeing or misnamed_beside(named.pairs, named.leftovers, named.is_exchanged)
     if modules is None or named.is_explained:
         return named
     plan = _by_what_they_do(named.plan, modules, rules)
     rows = list(plan.rows())
     moved = [row for row in rows if _is_output(row) and _modules(row) not in named.partners]
-    if not moved or not (agreeing or all(map(_of_one_class, moved))):
+    alike = _unlike(rows) == 0 or _unlike(rows) < _unlike(named.rows)
+    if not moved or not (agreeing or alike):
         return named
     other = Judged(plan, rows, measured(rows, tolerance))
-    if not _leaves_nobody_out(other, named) or not (other.is_explained if agreeing else _fits_better(other, named)):
+    explained = bool(agreeing) and other.is_explained
+    if not _leaves_nobody_out(other, named) or not (explained or (alike and _fits_better(other, named))):
         return named
     return replace(other, plan=replace(plan, notes=(*plan.notes, note(list(dict.fromkeys(map(_modules, moved)))))))
 
@@ -100,8 +111,9 @@ def _modules(row: Row) -> tuple[str, str]:
     return str(row.reference.meta["module"]), str(row.candidate.meta["module"])
 
 
-def _of_one_class(row: Row) -> bool:
-    return bool(row.reference.meta.get("class") == row.candidate.meta.get("class"))
+def _unlike(rows: Iterable[Row]) -> int:
+    """Return how many outputs are laid beside those of another class."""
+    return sum(row.reference.meta.get("class") != row.candidate.meta.get("class") for row in rows if _is_output(row))
 
 
 def _leaves_nobody_out(other: Judged, named: Judged) -> bool:
@@ -113,6 +125,7 @@ def _leaves_nobody_out(other: Judged, named: Judged) -> bool:
 
 
 def _fits_better(other: Judged, named: Judged) -> bool:
-    """Tell whether more layers agree, or as many and the others differ far less."""
+    """Tell whether more layers agree; or as many, and more with weights have a partner or others differ far less."""
     passing, before = (sum(pair.verdict.passed for pair in each.outputs) for each in (other, named))
-    return passing > before or (passing == before and _FAR * other.worst <= named.worst)
+    found_more = len(other.alone) < len(named.alone)
+    return passing > before or (passing == before and (found_more or _FAR * other.worst <= named.worst))

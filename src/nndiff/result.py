@@ -346,11 +346,10 @@ class Comparison:
 
     def judged_at(self, tolerance: Tolerance) -> Comparison:
         """Return the same numbers judged at another tolerance, what is excused there excused."""
-        from nndiff.first_again import first_divergences
+        from nndiff.first_again import told_again
         from nndiff.judging import judged_at
 
-        judged = judged_at(self, tolerance)
-        return replace(judged, first_divergences=first_divergences(self, judged))
+        return told_again(self, judged_at(self, tolerance))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, ready for JSON."""

@@ -195,7 +195,7 @@ def test_the_command_says_the_same(tmp_path, capsys):
     assert "makes of it agrees" in said  # the middle of long lines is left out
 
 
-def test_what_the_saved_numbers_do_not_tell_is_said(tmp_path, capsys):
+def test_what_the_saved_numbers_do_not_tell_is_said(tmp_path, capsys, weights_unknown):
     both = recorded(tmp_path, "a list in another order", 3e-5)
     nndiff.compare(*both).save(tmp_path / "saved.json")
     assert nndiff.compare(*both, atol=1e-3, rtol=1e-3).exit_code == 0
@@ -218,3 +218,17 @@ def test_where_runs_part_is_told_at_a_smaller_tolerance_than_they_passed_at(tmp_
     assert "a saved result does not tell what went into it" in again.first_divergence["why"]
     assert not any(WITHOUT_EFFECT in note for note in again.notes)
     assert again.judged_at(at(0.1)).first_divergence is None
+
+
+def test_what_was_found_of_gradients_alone_is_gone_where_outputs_differ_too():
+    one = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    other = copy.deepcopy(one)
+    with torch.no_grad():
+        other[0].bias.add_(1e-6)
+    other[1].register_full_backward_hook(lambda module, given, handed: (3 * given[0],))
+    result = nndiff.compare(one, other, inputs=torch.randn(3, 4), backward=True, atol=1e-3, rtol=1e-3)
+    assert "gradients-only" in {finding.cause for finding in result.findings}
+    again = result.judged_at(at(1e-8))
+    assert _first(again) == "0:output"
+    assert not {"gradients-only", "gradients-scaled"} & {finding.cause for finding in again.findings}
+    assert _first(result.judged_at(at(1e-4))) == _first(result)

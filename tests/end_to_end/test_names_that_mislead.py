@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import nndiff
+from gradients import slightly
 
 INPUT = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(1))
 
@@ -41,12 +42,13 @@ FAULTS = {
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_fault_behind_names_that_are_shifted_is_placed(fault, at, between, swapped):
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_a_fault_behind_names_that_are_shifted_is_placed(fault, at, between, swapped, backward):
     one = stack()
     other = shifted(one, at, between)
     place, plant = FAULTS[fault]
     plant(other[place + 1])
-    result = nndiff.compare(*((other, one) if swapped else (one, other)), inputs=INPUT)
+    result = nndiff.compare(*((other, one) if swapped else (one, other)), inputs=INPUT, backward=backward)
     assert result.exit_code == 1
     assert result.first_divergence["name"] == f"{place + swapped}:output"
     assert result.first_divergence["candidate_name"] == f"{place + 1 - swapped}:output"
@@ -79,3 +81,47 @@ def test_an_activation_of_another_kind_is_the_fault_though_a_later_one_is_of_tha
     other[1], other[3] = nn.GELU(), nn.Tanh()
     result = nndiff.compare(one, other, inputs=INPUT)
     assert result.first_divergence["name"] == result.first_divergence["candidate_name"] == "1:output"
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_fault_in_the_layer_right_behind_the_one_put_in_is_placed(at):
+    one = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+    other = shifted(one, at, nn.Dropout(0.0))
+    scaled(other[at + 1])
+    first = nndiff.compare(one, other, inputs=INPUT).first_divergence
+    assert (first["name"], first["candidate_name"]) == (f"{at}:output", f"{at + 1}:output")
+    assert first["weights"]["differing"] == (f"{at}.weight",)
+
+
+def test_a_fault_in_gradients_alone_is_placed_behind_names_that_are_shifted():
+    one = stack()
+    other = shifted(one, 1, nn.Identity())
+    plain = other[6].forward
+    other[6].forward = lambda x: plain(slightly(x))
+    result = nndiff.compare(one, other, inputs=INPUT, backward=True)
+    assert (result.exit_code, result.first_divergence["slot"]) == (1, "grad_output")
+    assert all(pair.verdict.passed for pair in result.pairs if pair.slot == "output")
+
+
+class Listed(nn.Module):
+    """Layers in a list, run from the first or from the last."""
+
+    def __init__(self, layers, backwards):
+        super().__init__()
+        self.layers, self.backwards = nn.ModuleList(reversed(layers) if backwards else layers), backwards
+
+    def forward(self, x):
+        for layer in reversed(self.layers) if self.backwards else self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("place", [1, 2, 4])
+def test_a_fault_in_a_list_that_is_run_the_other_way_round_is_placed(place, backward):
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 6) for _ in range(5)]
+    one, other = Listed(layers, False), Listed(copy.deepcopy(layers), True)
+    scaled(other.layers[4 - place])
+    first = nndiff.compare(one, other, inputs=INPUT, backward=backward).first_divergence
+    assert (first["name"], first["candidate_name"]) == (f"layers.{place}:output", f"layers.{4 - place}:output")

@@ -239,3 +239,49 @@ class Later(nn.Module):
 def test_what_is_not_there_yet_is_left_out(tmp_path):
     nndiff.record(Later(), INPUT, path=tmp_path / "a.nnrec")
     assert set(json.loads((tmp_path / "a.nnrec" / "manifest.json").read_text())["meta"]["held"]) == {"nothing"}
+
+
+class Turned(nn.Module):
+    """A linear layer that holds its weight the other way round."""
+
+    def __init__(self, layer, bias=True):
+        super().__init__()
+        self.weight = nn.Parameter(layer.weight.detach().T.contiguous())
+        self.bias = nn.Parameter(layer.bias.detach().clone()) if bias else None
+
+    def forward(self, x):
+        made = x @ self.weight
+        return made if self.bias is None else made + self.bias
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}])
+def test_of_a_weight_that_lies_otherwise_nothing_is_said(options):
+    one = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    other = nn.Sequential(Turned(one[0], **options), nn.Tanh())
+    with torch.no_grad():
+        other[0].weight[0, 0] += 1.0
+    result = nndiff.compare(one, other, inputs=INPUT)
+    assert result.first_divergence["name"] == "0:output"
+    assert "weights" not in result.first_divergence
+    assert "weights-differ" not in causes(result)
+
+
+class Aside(nn.Module):
+    """Holds a layer that it never calls."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.one, self.never, self.other, self.scale = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), scale
+
+    def forward(self, x):
+        return self.other(self.one(x) * self.scale)
+
+
+def test_what_is_never_called_is_not_why_a_module_differs():
+    made = [nn.Sequential(Aside(scale)) for scale in (1.0, 1.5)]
+    made[1].load_state_dict(made[0].state_dict())
+    with torch.no_grad():
+        made[1][0].never.weight.add_(1.0)
+    result = nndiff.compare(*made, inputs=INPUT)
+    assert result.first_divergence["weights"]["differing"] == ()
+    assert "weights-differ" not in causes(result)

@@ -314,6 +314,12 @@ CASES = {
     ),
     "run in another order": (lambda: changed(crosswise), {}, 1, {"called-otherwise"}),
     "no finite loss": (lambda: changed(bad_backward), {"backward": True, "loss": endless}, 1, {"loss-not-finite"}),
+    "no finite loss, a setting": (
+        lambda: changed(lambda m: setattr(m.layers[1], "odd", 2.0)),
+        {"backward": True, "loss": endless},
+        1,
+        {"loss-not-finite"},
+    ),
     "no finite loss, a copy": (lambda: (net(), net()), {"backward": True, "loss": endless}, 0, set()),
     "time first": (lambda: post(lambda y: y.transpose(0, 1)), {}, 1, {"permuted"}),
     "channels first": (lambda: post(lambda y: y.permute(0, 2, 1)), {}, 1, {"permuted"}),

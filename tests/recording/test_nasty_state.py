@@ -323,3 +323,20 @@ def test_what_was_written_past_torch_is_not_taken_for_what_it_was(tmp_path: Path
     (link,) = next(call for call in recording.calls if call.module == "last").inputs
     assert link.how == "own"
     assert np.array_equal(numbers(recording, "last:output"), 3 * numbers(recording, "first:output")[1:])
+
+
+class SparseBuffers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = linear()
+        self.register_buffer("coo", torch.eye(4).to_sparse())
+        self.register_buffer("csr", torch.eye(4).to_sparse_csr())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + torch.sparse.mm(self.coo, x.T).T  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse_buffers_are_recorded_and_put_back(tmp_path: Path) -> None:
+    recording = record(SparseBuffers(), X, path=tmp_path / "a.nnrec", backward=True)
+    assert set(recording.meta["held"]) == {"fc.weight", "fc.bias", "coo", "csr"}

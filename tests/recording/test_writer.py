@@ -360,3 +360,15 @@ def test_the_digest_is_the_documented_one() -> None:
     leaves = b"".join(xxhash.xxh3_128_intdigest(part).to_bytes(16, "little") for part in parts)
     wanted = hashlib.sha256(f"nndiff.tensor.2\nfloat32\n{array.size}\n".encode() + leaves).hexdigest()
     assert measure(raw_array(array)).digest == wanted
+
+
+def test_a_run_that_never_went_backward_lacks_no_gradients(tmp_path: Path) -> None:
+    import nndiff
+
+    for name, gradient in (("a", False), ("b", True)):
+        with Writer(tmp_path / name) as writer:
+            writer.add("fc", "output", np.ones(3, np.float32))
+            writer.add("", "output", np.ones(3, np.float32))
+            if gradient:
+                writer.add("fc", "grad_output", np.ones(3, np.float32))
+    assert nndiff.compare(tmp_path / "a", tmp_path / "b").exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nndiff
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.sources import open_source
 
@@ -44,6 +46,9 @@ PER_MODULE = {"forward_inputs": [A], "forward_outputs": B, "backward_input_grads
         {"fc": {"forward": {"input": [A], "output": B}, "backward": {"input": [D], "output": [C]}}},
         {"forward": {"fc": {"input": [A], "output": B}}, "backward": {"fc": {"grad_input": [D], "grad_output": [C]}}},
         {"fc": {**PER_MODULE, "all_forward_outputs": [B], "all_forward_inputs": [[A]]}},
+        [{"name": "fc", **PER_MODULE}],
+        [("fc", PER_MODULE)],
+        ({"fc": {"input": [A], "output": B}}, {"fc": {"grad_input": [D], "grad_output": [C]}}),
     ],
 )
 def test_hook_data_is_read_as_what_it_is_in_any_form(hooks: Any, tmp_path: Path) -> None:
@@ -153,4 +158,47 @@ def test_a_damaged_file_is_one_sentence(name: str, held: bytes, tmp_path: Path) 
     path = folder(tmp_path, {"fc": A}, input_data={"x": A}, forward_output=A, metadata={})
     (path / name).write_bytes(held)
     with pytest.raises(SourceError, match=name):
+        open_source(path)
+
+
+@pytest.mark.parametrize("hooks", [7, None, "text", [A, B], [[[]]], Call()])
+def test_hook_data_without_names_is_refused(hooks: Any, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"hook_data\.pkl: holds no modules by their names"):
+        open_source(folder(tmp_path, hooks, forward_output=A, input_data={"x": A}))
+
+
+def endless() -> Any:
+    held: list[Any] = []
+    held.append(held)
+    return held
+
+
+@pytest.mark.parametrize("held", [[1.0, 2.0], [[1.0], [2.0]], "text", Call(), {"a": "b"}, endless()])
+@pytest.mark.parametrize("spoilt", ["hook", "forward_output", "parameter_gradients"])
+def test_what_holds_no_tensors_is_told_and_never_passes(spoilt: str, held: Any, tmp_path: Path) -> None:
+    files: dict[str, Any] = {"input_data": {"x": A}, "forward_output": B, "parameter_gradients": {"fc.weight": C}}
+    hooks: dict[str, Any] = {"fc": {"forward": A}, "act": {"forward": B}}
+    right = folder(tmp_path / "right", hooks, **files)
+    if spoilt == "hook":
+        hooks = {**hooks, "act": {"forward": held}}
+    else:
+        files[spoilt] = held
+    wrong = folder(tmp_path / "wrong", hooks, **files)
+    assert open_source(wrong).meta["not_recorded"]
+    for sides in ((right, wrong), (wrong, right), (wrong, wrong)):
+        assert nndiff.compare(*sides).exit_code != 0
+    assert nndiff.compare(right, right).exit_code == 0
+
+
+def test_hooks_that_were_handed_nothing_are_no_loss(tmp_path: Path) -> None:
+    hooks = {"fc": {"forward": A, "backward_input_grads": (None,), "backward_output_grads": (C,)}}
+    assert "not_recorded" not in open_source(folder(tmp_path, hooks)).meta
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_hook_data_that_is_no_file_is_one_sentence(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"fc": A}, forward_output=A, input_data={"x": A})
+    (path / "hook_data.pkl").unlink()
+    os.mkfifo(path / "hook_data.pkl")
+    with pytest.raises(SourceError, match="named pipe"):
         open_source(path)

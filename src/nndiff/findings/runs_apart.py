@@ -19,7 +19,7 @@ from nndiff.findings.rounding import rounding_findings
 from nndiff.findings.weights import weight_findings
 from nndiff.names import ancestors, plural
 from nndiff.recorded import is_gradient, is_inner
-from nndiff.result import Finding
+from nndiff.result import Finding, Pair
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.tensors import TensorRef
 from nndiff.verdict import Verdict
@@ -159,7 +159,7 @@ def _unstable(reference: Meta, candidate: Meta) -> Iterator[Finding]:
 
 def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
     others = [site.pair for site in run.sites if site.pair.verdict is Verdict.SHAPE and site.pair.order not in moved]
-    misfits = tuple(pair.name for pair in others)
+    misfits = tuple(pair.name for pair in others if not _is_turned_weight(pair))
     if misfits:
         yield Finding(
             "shapes-differ",
@@ -168,6 +168,11 @@ def _shapes(run: Run, moved: Container[int]) -> Iterator[Finding]:
             "check that both models have the same architecture, and the layout (channels last, time first)",
             0.8,
         )
+
+
+def _is_turned_weight(pair: Pair) -> bool:
+    """Tell whether a parameter, or its gradient, has the axes of the other in another order."""
+    return pair.is_owned and sorted(pair.shape[0]) == sorted(pair.shape[1])
 
 
 def _norms(run: Run) -> Iterator[Finding]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nndiff.divergence import Run, State
 from nndiff.findings.modules import Meta
-from nndiff.held import Unequal, compare_held, held_by
+from nndiff.held import Held, Unequal, compare_held, held_by, may_be_turned
 from nndiff.lost import SIDES
 from nndiff.names import first_few, plural
 from nndiff.result import Finding
@@ -17,12 +17,26 @@ def weights_of(run: Run, first: SitePair | None, reference: Meta, candidate: Met
     """Return how what the module holds compares that makes another output of the same inputs; None if nobody knows."""
     if first is None or first.slot != "output" or first.part or run.inputs_of(first) is State.OUT:
         return None
-    agreeing = {site.module for site in run.sites if site.slot == "output" and site.passed}
+    # what returns the same, or is never called, is not why the module around it does not
+    idle = {site.module for site in run.sites if site.slot == "output" and site.passed} | _never_called(reference)
     modules = first.module, str(first.candidate.meta["module"])
-    found = compare_held((held_by(reference), held_by(candidate)), modules, agreeing)
+    held = held_by(reference)
+    found = compare_held((held, held_by(candidate)), modules, idle)
     if first.reference.meta.get("class") != first.candidate.meta.get("class"):
-        found = found._replace(alone=((), ()))  # another class may hold the same in another form
+        found = _of_other_classes(found, held)
     return found if found.common else None
+
+
+def _never_called(meta: Meta) -> set[str]:
+    named = meta.get("never_called")
+    return set(map(str, named)) if isinstance(named, list) else set()
+
+
+def _of_other_classes(found: Unequal, held: Mapping[str, Held]) -> Unequal:
+    """Return what is sure: another class may hold the same in another form, or the other way round."""
+    sure = tuple(name for name in found.differing if not may_be_turned(held[name]))
+    unsure = any(found.alone) or len(sure) < len(found.differing)
+    return Unequal(0 if unsure and not sure else found.common, sure)
 
 
 def weight_findings(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from nndiff.errors import DamagedError, SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
 from nndiff.held import fingerprints
 from nndiff.names import counted, plural, printable
+from nndiff.recorded import GRADIENTS
 from nndiff.recording.checked import Checker, Claim
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.recording.folder import BEFORE, is_recording, put_aside
@@ -109,6 +110,11 @@ class Recording:
                 "have the digests that were recorded with them; copy or record it again",
             )
 
+    @property
+    def _went_backward(self) -> bool:
+        """Tell whether something of a backward pass is there: whoever wrote the recording may not say."""
+        return any(event.site.slot in (*GRADIENTS, "loss") for event in self.tensors)
+
     @cached_property
     def _source(self) -> Source:
         shards = _open_shards(Path(self.path), {event.shard for event in self.tensors if event.shard})
@@ -127,7 +133,7 @@ class Recording:
             tensors=dict(sorted(tensors.items(), key=lambda item: item[1].meta["order"])),
             others={event.site.name: event.type for event in self.values if event.site.name not in plain},
             notes=(*self.notes, *self.warnings),
-            meta={**self.meta, **_not_recorded(self.values, plain)},
+            meta={"backward": self._went_backward, **self.meta, **_not_recorded(self.values, plain)},
         )
 
 

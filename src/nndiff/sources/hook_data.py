@@ -53,13 +53,51 @@ class Hooked:
 
 def hooked(root: Any) -> Iterator[tuple[Hooked, Any]]:
     """Yield the values in hook data with where each was taken, in the order of the file."""
-    for key, node in root.items() if isinstance(root, dict) else [("", root)]:
+    for key, node in _named(root):
         slot = _slot(key)
         if slot and isinstance(node, dict) and not _has_certain_words(node):
             for module, value in node.items():
                 yield from _of_module(key_text(module), value, slot)
         else:
             yield from _of_module(key_text(key), node, "")
+
+
+def is_named(root: Any) -> bool:
+    """Tell whether hook data tells of modules by their names."""
+    return isinstance(root, dict) or all(name for name, _ in _named(root))
+
+
+_NAMES = ("name", "layer", "module", "layer_name", "module_name")
+
+
+def _named(root: Any) -> list[tuple[Any, Any]]:
+    """Return what hook data holds by name: of a dict, of a list of entries with names, of outputs and gradients."""
+    if isinstance(root, dict):
+        return list(root.items())
+    if isinstance(root, (list, tuple)) and root:
+        if len(root) == len(_DIRECTIONS) and all(isinstance(each, dict) and not _name_in(each) for each in root):
+            return list(zip(_DIRECTIONS, root, strict=True))
+        pairs = [_named_entry(each) for each in root]
+        if all(pairs):
+            return [pair for pair in pairs if pair]
+    return [("", root)]
+
+
+_DIRECTIONS = ("forward", "backward")
+
+
+def _name_in(entry: dict[Any, Any]) -> str:
+    """Return the key under which an entry of a list has its name."""
+    return next((key for key in _NAMES if isinstance(entry.get(key), str)), "")
+
+
+def _named_entry(entry: Any) -> tuple[Any, Any] | None:
+    if isinstance(entry, dict) and _name_in(entry):
+        key = _name_in(entry)
+        return entry[key], {name: value for name, value in entry.items() if name != key}
+    if isinstance(entry, (list, tuple)) and len(entry) > 1 and isinstance(entry[0], str):
+        return entry[0], entry[1] if len(entry) == 2 else dict(zip(_DIRECTIONS, entry[1:], strict=False))
+    return None
 
 
 def _of_module(module: str, node: Any, slot: str, depth: int = 0) -> Iterator[tuple[Hooked, Any]]:

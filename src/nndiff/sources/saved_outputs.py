@@ -18,7 +18,7 @@ from nndiff.files import RegularFile
 from nndiff.names import ancestors, plural, printable
 from nndiff.recording.events import Link, Site
 from nndiff.recording.measure import Raw, measure
-from nndiff.sources.hook_data import Hooked, hooked
+from nndiff.sources.hook_data import Hooked, hooked, is_named
 from nndiff.sources.source import Source, by_name
 from nndiff.sources.torch_file import open_arranged
 from nndiff.tensors import TensorRef
@@ -27,6 +27,7 @@ HOOKS = ("hook_data.pkl", "layer_outputs.pkl")
 INPUTS = ("input_data.pt", "batch.pt")
 _OUTPUT, _LOSS, _GRADIENTS, _METADATA = "forward_output.pt", "loss.pt", "parameter_gradients.pt", "metadata.pkl"
 _MOST_VALUES = 100_000
+_DEEPEST, _MOST_EMPTY = 4, 64  # how far a value is looked through for something
 _ROOM = 256 << 20  # bytes that a tensor may claim beyond those of its file and still be measured
 
 _Settings = dict[str, bool | int | float | str]
@@ -58,33 +59,48 @@ class _Folder:
     tensors: dict[Hooked, list[TensorRef]] = field(default_factory=dict)  # each named by its place inside the value
     foreign: dict[str, None] = field(default_factory=dict)
     unknown: Counter[str] = field(default_factory=Counter)  # what hook data has under words that say nothing
+    unread: dict[str, str] = field(default_factory=dict)  # what holds no tensors, and what it is instead
 
     def read(self, name: str, sites: Callable[[Any], Iterable[tuple[Hooked, Any]]]) -> None:
         """Read a file; `sites` tells where the values in it were taken."""
-        if not _has(self.path, name):
+        file = os.path.join(self.path, name)
+        if not os.path.lexists(file):
             return
         places: list[Hooked] = []
+        kinds: list[str] = []
 
         def arrange(root: Any) -> dict[str, Any]:
             values: dict[str, Any] = {}
+            if name in HOOKS and not is_named(root):
+                raise SourceError(file, f"holds no modules by their names but {_kind(root) or 'nothing'}")
             for place, value in sites(root):
                 if len(places) >= _MOST_VALUES:
                     raise UnsafeFileError(file, "holds more values than any model has modules; not read")
                 values[str(len(places))] = value
                 places.append(place)
+                kinds.append(_kind(value))
             return values
 
-        file = os.path.join(self.path, name)
         opened = open_arranged(file, arrange)
         self.foreign.update(dict.fromkeys(opened.foreign))
         room = RegularFile(file).size + _ROOM
+        read: set[int] = set()
         for title, tensor in opened.tensors.items():
             number, _, inside = title.partition(".")
             place = places[int(number)]
+            read.add(int(number))
             if place.slot:
                 self.tensors.setdefault(place, []).append(_measured(tensor.renamed(inside), room))
             else:
                 self.unknown[place.word] += 1
+        self._note_unread(name, [(places[k], kinds[k]) for k in range(len(places)) if kinds[k] and k not in read])
+
+    def _note_unread(self, file: str, found: Sequence[tuple[Hooked, str]]) -> None:
+        """Note what a file holds in place of tensors: nobody knows what it would have told."""
+        for place, kind in found:
+            if place.slot and place.slot != "model_input":
+                title = f"{place.module} in {file}" if place.module else file
+                self.unread.setdefault(title, f"{kind}, not tensors")
 
     def has(self, slot: str, word: str = "") -> bool:
         """Tell whether something was taken at the model itself, by a file of that word."""
@@ -93,6 +109,30 @@ class _Folder:
     def of(self, slot: str) -> dict[Hooked, list[TensorRef]]:
         """Return what was taken at a slot."""
         return {place: tensors for place, tensors in self.tensors.items() if place.slot == slot}
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, in a word or two; nothing for one that is empty."""
+    if _is_empty(value):
+        return ""
+    if _is_number(value):
+        return "lists of numbers" if isinstance(value, (list, tuple)) else "a number"
+    known = (dict, list, tuple, str, bytes)
+    return f"a {type(value).__name__}" if isinstance(value, known) else "an object"
+
+
+def _is_empty(value: Any, depth: int = 0) -> bool:
+    """Tell whether there is nothing in a value: hooks are handed tuples of None where no gradient flows."""
+    if isinstance(value, (dict, list, tuple)) and depth < _DEEPEST and len(value) < _MOST_EMPTY:
+        inside = value.values() if isinstance(value, dict) else value
+        return all(_is_empty(each, depth + 1) for each in inside)
+    return value is None or value in ("", b"")
+
+
+def _is_number(value: Any) -> bool:
+    for _ in range(_DEEPEST):  # a list may hold itself
+        value = value[0] if isinstance(value, (list, tuple)) and value else value
+    return isinstance(value, (int, float))
 
 
 def open_saved_outputs(path: str) -> Source:
@@ -162,6 +202,7 @@ def _facts(folder: _Folder) -> dict[str, Any]:
         **({"mode": mode} if mode in ("train", "eval") else {}),
         "settings": {key: value for key, value in settings.items() if len(str(value)) < 200},
         "holds": ["output", *filed, *hooks],
+        **({"not_recorded": folder.unread} if folder.unread else {}),
         "inputs_kept": bool(folder.of("input")),
         **({"loss": "script"} if {"param_grad", "grad_output"} & {*filed, *hooks} else {}),
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from nndiff.align.sites import align_sites
 from nndiff.excuses import Excuses
@@ -15,6 +16,7 @@ from nndiff.planning import Plan, Rules, filtered, settled
 from nndiff.result import Leftover, Pair
 from nndiff.rewrites import lies
 from nndiff.sites import SitePair
+from nndiff.sources import Source
 from nndiff.tolerance import Tolerance
 
 _FAR = 10  # so many times smaller, a difference is not the one that names showed
@@ -49,12 +51,20 @@ class Judged:
 
     @property
     def is_exchanged(self) -> bool:
-        """Tell whether what a module holds that does not agree is held by another one on the other side."""
+        """Tell whether what a module holds that does not agree is held by another, and run in the same order.
+
+        Weights that are run in another order were mixed up: then that is the fault.
+        """
         both = zip(self.rows, self.pairs, strict=True)
         out = [row for row, pair in both if pair.slot == "output" and not pair.verdict.passed]
         held = [(row.reference.meta.get("held"), row.candidate.meta.get("held")) for row in out]
         elsewhere = {theirs for _, theirs in held if theirs}
-        return any(ours != theirs and ours in elsewhere for ours, theirs in held)
+        if not any(ours != theirs and ours in elsewhere for ours, theirs in held):
+            return False
+        runs = [_held_in_order(source) for source in (self.plan.reference, self.plan.candidate)]
+        common = set(runs[0]) & set(runs[1])
+        ours, theirs = ([each for each in run if each in common] for run in runs)
+        return ours == theirs
 
     @property
     def worst(self) -> float:
@@ -77,6 +87,15 @@ class Judged:
             left = (source.tensors[each.name].meta for each in self.leftovers if each.side == side)
             modules = {meta["module"] for meta in left if meta["slot"] == "output"}
             yield from ((side, module) for module in modules if has_weights(tree.get(module, {})))
+
+
+def _held_in_order(source: Source) -> list[tuple[str, ...]]:
+    """Return what the modules hold that were called, in order."""
+    calls: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for tensor in source.tensors.values():
+        if tensor.meta.get("slot") == "output" and tensor.meta.get("held"):
+            calls.setdefault((tensor.meta["module"], tensor.meta["call"]), tensor.meta)
+    return [tuple(meta["held"]) for meta in sorted(calls.values(), key=lambda meta: meta["order"])]
 
 
 def paired_again(named: Judged, tolerance: Tolerance, rules: Rules) -> Judged:

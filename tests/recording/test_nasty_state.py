@@ -331,12 +331,13 @@ class SparseBuffers(nn.Module):
         self.fc = linear()
         self.register_buffer("coo", torch.eye(4).to_sparse())
         self.register_buffer("csr", torch.eye(4).to_sparse_csr())
+        self.register_buffer("nested", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(x) + torch.sparse.mm(self.coo, x.T).T  # type: ignore[arg-type]
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
 def test_sparse_buffers_are_recorded_and_put_back(tmp_path: Path) -> None:
     recording = record(SparseBuffers(), X, path=tmp_path / "a.nnrec", backward=True)
-    assert set(recording.meta["held"]) == {"fc.weight", "fc.bias", "coo", "csr"}
+    assert set(recording.meta["held"]) == {"fc.weight", "fc.bias", "coo", "csr", "nested"}

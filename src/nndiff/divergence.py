@@ -104,7 +104,7 @@ class Run:
         # No cause is certain. Where inputs were not recorded, the first to finish is the best that is known.
         unknown = [site for site in failing if states[id(site)] is State.UNKNOWN]
         found = unknown or failing
-        return min(found, key=_candidates_order) if self._only_candidate_knows else found[0]
+        return min(found, key=lambda site: site.orders[1]) if self._only_candidate_knows else found[0]
 
     @cached_property
     def _only_candidate_knows(self) -> bool:
@@ -198,10 +198,6 @@ class Run:
         if lost is not None and comes_before(lost, found):
             return lost
         return found or next((site for site in self.telling if not site.passed), None)
-
-
-def _candidates_order(site: SitePair) -> int:
-    return int(site.candidate.meta["order"])
 
 
 def _sides(site: SitePair) -> tuple[TensorRef, TensorRef]:

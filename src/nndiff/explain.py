@@ -46,13 +46,13 @@ def explain(comparison: Comparison, sources: Mapping[str, tuple[Source, Source]]
         run = _run(standing, reference, candidate)
         first = run.first()
         site = None if isinstance(first, Lost) else first
-        found = recording_findings(run, site, reference.meta, candidate.meta, standing.layouts)
+        held = weights_of(run, site, reference.meta, candidate.meta)
+        found = recording_findings(run, site, held, reference.meta, candidate.meta, standing.layouts)
         about = f"{label}: " if len(sources) > 1 else ""
         notes += [about + note for note in idle_settings(run, reference.meta, candidate.meta)]
         findings += [replace(each, candidate=label) for each in (*found, *standing.findings)]
         if first is not None:
             trees = module_tree(reference.meta), module_tree(candidate.meta)
-            held = weights_of(run, site, reference.meta, candidate.meta)
             firsts[label] = describe(run, first, trees) | ({"weights": held._asdict()} if held else {})
     return replace(
         comparison,

@@ -25,13 +25,13 @@ _OF_THE_FIRST = frozenset(
 
 def told_again(before: Comparison, judged: Comparison) -> Comparison:
     """Return a result judged again with where its candidates part first, and what still holds of what was found."""
-    firsts = first_divergences(before, judged)
+    firsts = _first_divergences(before, judged)
     moved = {label for label, first in firsts.items() if first.get("why") == _WHY}
     findings = (each for each in judged.findings if not (each.candidate in moved and each.cause in _OF_THE_FIRST))
     return replace(judged, first_divergences=firsts, findings=tuple(findings))
 
 
-def first_divergences(before: Comparison, judged: Comparison) -> dict[str, First]:
+def _first_divergences(before: Comparison, judged: Comparison) -> dict[str, First]:
     """Return where each candidate parts first: the place known before if it still holds, else the first that is out."""
     found: dict[str, First] = {}
     for side in judged.candidates:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
+from nndiff.align.calls import calls_of
 from nndiff.align.sites import align_sites
 from nndiff.excuses import Excuses
 from nndiff.findings.modules import has_weights, module_tree
@@ -16,7 +16,6 @@ from nndiff.planning import Plan, Rules, filtered, settled
 from nndiff.result import Leftover, Pair
 from nndiff.rewrites import lies
 from nndiff.sites import SitePair
-from nndiff.sources import Source
 from nndiff.tolerance import Tolerance
 
 _FAR = 10  # so many times smaller, a difference is not the one that names showed
@@ -61,7 +60,8 @@ class Judged:
         elsewhere = {theirs for _, theirs in held if theirs}
         if not any(ours != theirs and ours in elsewhere for ours, theirs in held):
             return False
-        runs = [_held_in_order(source) for source in (self.plan.reference, self.plan.candidate)]
+        sides = calls_of(self.plan.reference.tensors), calls_of(self.plan.candidate.tensors)
+        runs = [[call.held for call in side if call.held] for side in sides]
         common = set(runs[0]) & set(runs[1])
         ours, theirs = ([each for each in run if each in common] for run in runs)
         return ours == theirs
@@ -89,15 +89,6 @@ class Judged:
             yield from ((side, module) for module in modules if has_weights(tree.get(module, {})))
 
 
-def _held_in_order(source: Source) -> list[tuple[str, ...]]:
-    """Return what the modules hold that were called, in order."""
-    calls: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for tensor in source.tensors.values():
-        if tensor.meta.get("slot") == "output" and tensor.meta.get("held"):
-            calls.setdefault((tensor.meta["module"], tensor.meta["call"]), tensor.meta)
-    return [tuple(meta["held"]) for meta in sorted(calls.values(), key=lambda meta: meta["order"])]
-
-
 def paired_again(named: Judged, tolerance: Tolerance, rules: Rules) -> Judged:
     """Return the pairs of one candidate, by what layers do where names mislead."""
     agreeing = misnamed(named.pairs, named.leftovers)
@@ -107,7 +98,8 @@ def paired_again(named: Judged, tolerance: Tolerance, rules: Rules) -> Judged:
     plan = _by_what_they_do(named.plan, modules, rules)
     rows = list(plan.rows())
     moved = [row for row in rows if _is_output(row) and _modules(row) not in named.partners]
-    alike = _unlike(rows) == 0 or _unlike(rows) < _unlike(named.rows)
+    unlike = _unlike(rows)
+    alike = unlike == 0 or unlike < _unlike(named.rows)
     if not moved or not (agreeing or alike):
         return named
     other = Judged(plan, rows, measured(rows, tolerance))

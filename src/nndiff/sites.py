@@ -41,6 +41,11 @@ class SitePair:
         return int(self.reference.meta["order"])
 
     @property
+    def orders(self) -> tuple[int, int]:
+        """Return when it was taken, as the reference and as the candidate count."""
+        return self.order, int(self.candidate.meta["order"])
+
+    @property
     def inside(self) -> bool:
         """Tell whether it is of something inside the model, which another implementation may do otherwise."""
         return is_inner(self.reference) or is_owned(self.reference)

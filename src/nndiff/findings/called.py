@@ -140,8 +140,7 @@ def _out_of_order(run: Run, sides: _Sides) -> Iterator[Finding]:
     first = next((site for site in leaves if not site.passed), None)
     if first is None or run.inputs_of(first) is not State.OUT:
         return
-    later = [site for site in leaves if site.order > first.order]
-    ahead = [site for site in later if site.candidate.meta["order"] < first.candidate.meta["order"]]
+    ahead = [site for site in leaves if site.order > first.order and site.orders[1] < first.orders[1]]
     if ahead:
         yield Finding(
             "called-otherwise",

@@ -17,6 +17,7 @@ from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
 from nndiff.findings.weights import weight_findings
+from nndiff.held import Unequal
 from nndiff.names import ancestors, plural
 from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Finding, Pair
@@ -26,14 +27,19 @@ from nndiff.verdict import Verdict
 
 
 def recording_findings(
-    run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
+    run: Run,
+    first: SitePair | None,
+    held: Unequal | None,
+    reference: Meta,
+    candidate: Meta,
+    moved: Mapping[int, Layout],
 ) -> tuple[Finding, ...]:
-    """Return the findings of two recordings, the most telling first."""
+    """Return the findings of two recordings, the most telling first; `held` is what the first module holds."""
     lost = any(run.alone) or any(not is_inner(tensor) for side in run.left for tensor in side)
     apart = lost or any(not site.passed for site in run.sites)
     found = [
         *_unstable(reference, candidate),
-        *(_apart(run, first, reference, candidate, moved) if apart else _alike(run, reference, candidate)),
+        *(_apart(run, first, held, reference, candidate, moved) if apart else _alike(run, reference, candidate)),
     ]
     return tuple(found)
 
@@ -44,7 +50,12 @@ def _alike(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
 
 
 def _apart(
-    run: Run, first: SitePair | None, reference: Meta, candidate: Meta, moved: Mapping[int, Layout]
+    run: Run,
+    first: SitePair | None,
+    held: Unequal | None,
+    reference: Meta,
+    candidate: Meta,
+    moved: Mapping[int, Layout],
 ) -> Iterator[Finding]:
     yield from _inputs(run)
     yield from _losses(reference, candidate)
@@ -52,7 +63,7 @@ def _apart(
     rounded = list(rounding_findings(run, first))
     yield from rounded
     looks_like_rounding = any(each.cause == "rounding" for each in rounded)
-    weights = list(weight_findings(run, first, reference, candidate))
+    weights = list(weight_findings(held, reference, candidate))
     yield from weights
     modes = list(_modes(run, first, reference, candidate))
     yield from modes
@@ -197,8 +208,8 @@ def _early(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
     outputs = [site for site in run.telling if site.slot == "output"]
     weighted = _with_weights(run, reference, 0), _with_weights(run, candidate, 1)
     begun = _first_weights(run.reference, weighted[0]), _first_weights(run.candidate, weighted[1])
-    before = [site for site in outputs if all(map(operator.lt, _orders(site), begun)) and not site.passed]
-    first = [site for site in outputs if _orders(site) == begun and site.module in weighted[0]]
+    before = [site for site in outputs if all(map(operator.lt, site.orders, begun)) and not site.passed]
+    first = [site for site in outputs if site.orders == begun and site.module in weighted[0]]
     early = before or [site for site in first if run.inputs_of(site) is State.OUT]
     if early:
         yield Finding(
@@ -208,10 +219,6 @@ def _early(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
             "check preprocessing: configuration, normalisation of the input, feature extraction",
             0.7,
         )
-
-
-def _orders(site: SitePair) -> tuple[int, int]:
-    return site.order, int(site.candidate.meta["order"])
 
 
 def _first_weights(tensors: Mapping[int, TensorRef], weighted: Container[str]) -> int:

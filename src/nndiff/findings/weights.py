@@ -39,9 +39,8 @@ def _of_other_classes(found: Unequal, held: Mapping[str, Held]) -> Unequal:
     return Unequal(0 if unsure and not sure else found.common, sure)
 
 
-def weight_findings(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
-    """Yield what the module that diverges first does not hold alike."""
-    found = weights_of(run, first, reference, candidate)
+def weight_findings(found: Unequal | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
+    """Yield what the module that diverges first does not hold alike; `found` is how that compares."""
     if found is None or not (found.differing or any(found.alone)):
         return
     all_over = compare_held((held_by(reference), held_by(candidate)), ("", ""))

@@ -192,16 +192,44 @@ def test_a_batch_is_measured_once_by_one() -> None:
     batch = _native.Batch(b"", 2, False)
     with pytest.raises(RuntimeError, match="nothing was begun"):
         batch.wait()
-    assert batch.begin()
+    assert batch.begin(None)
     with pytest.raises(RuntimeError, match="another thread"):
-        batch.begin()
+        batch.begin(None)
     with pytest.raises(RuntimeError, match="another thread"):
         batch.step(1)
     assert batch.wait() == 0
     del batch
     begun = _native.Batch(b"", 2, False)
-    assert begun.begin()
+    assert begun.begin(None)
     del begun  # waits for its thread
+
+
+@needs_native
+def test_batches_wait_for_each_other() -> None:
+    from nndiff.stats import _native
+
+    first, second, third = (_native.Batch(b"", 2, False) for _ in range(3))
+    for not_begun in (second, "first"):
+        with pytest.raises(ValueError, match="that was begun"):
+            first.begin(not_begun)  # type: ignore[arg-type]
+    assert first.begin(None)
+    assert second.begin(first)
+    assert third.begin(second)
+    del first  # the second one keeps it
+    assert third.wait() == second.wait() == 0
+    with pytest.raises(ValueError, match="that was begun"):
+        _native.Batch(b"", 2, False).begin(second)
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_many_batches_at_any_number_of_threads(threads: int) -> None:
+    random = np.random.default_rng(0)
+    arrays = [random.normal(size=size).astype(np.float32) for size in [300] * 1500 + [40_000] * 3 + [5] * 700]
+    jobs = [job(tensor(each), tensor(each + np.float32(number))) for number, each in enumerate(arrays)]
+    for number, got in enumerate(native(threads=threads).measure(jobs)):
+        assert got.count == arrays[number].size
+        assert got.mean_abs == pytest.approx(number, rel=1e-3, abs=1e-3)
 
 
 @needs_native

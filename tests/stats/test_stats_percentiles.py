@@ -39,11 +39,22 @@ def noise(kind: str, size: int, random: np.random.Generator) -> NDArray[np.float
         return np.where(random.random(size) < 0.5, 0.0, random.normal(size=size))
     if kind == "two heaps":
         return np.where(random.random(size) < 0.9, 1e-6, 1.0) * random.normal(size=size)
+    if kind == "short":  # few digits, but for some
+        return np.where(random.random(size) < 0.8, random.integers(0, 9, size) * 0.0625, random.normal(size=size))
+    if kind == "clusters":  # almost the same values again and again
+        return random.integers(0, 4, size) * 0.25 * (1 + 1e-9 * random.integers(0, 3, size))
+    if kind == "one far out":
+        return np.where(np.arange(size) == size // 2, 1e30, random.normal(size=size))
+    if kind == "many octaves":
+        return 2.0 ** random.uniform(-100, 100, size)
     assert kind == "rows"  # some regions are far noisier than others
     return random.normal(size=size) * np.repeat(10.0 ** random.uniform(-2, 2, 64), -(-size // 64))[:size]
 
 
-KINDS = ["normal", "heavy", "octaves", "steps", "half zero", "two heaps", "rows"]
+KINDS = [
+    *("normal", "heavy", "octaves", "steps", "half zero", "two heaps", "rows"),
+    *("short", "clusters", "one far out", "many octaves"),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,12 +69,27 @@ def test_exact_up_to_the_limit(dtype: type, size: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_exact_of_few(level: str, kind: str) -> None:
+    random = np.random.default_rng(5)
+    pairs = []
+    for size in [*range(1, 70), 97, 500, 1024, 3000, 6144, 16383]:
+        ref = np.where(random.random(size) < 0.5, 0.0, random.normal(size=size)).astype(np.float64)
+        pairs.append((ref, ref + noise(kind, size, random)))
+    for (ref, cand), got in zip(
+        pairs, measure(native(level), *(job(tensor(a), tensor(b)) for a, b in pairs)), strict=True
+    ):
+        assert of(got).tolist() == distances(ref, cand).tolist(), ref.size
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [EXACT_LIMIT + 1, 9_000_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_within_a_thousandth_above_it(dtype: type, size: int, kind: str) -> None:
     random = np.random.default_rng(2)
     ref = random.normal(size=size).astype(dtype)
-    cand = (ref + noise(kind, size, random)).astype(dtype)
+    far = float(np.finfo(dtype).max) / 2
+    cand = np.clip(ref + noise(kind, size, random), -far, far).astype(dtype)
     got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
     np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
 

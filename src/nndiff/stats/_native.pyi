@@ -16,8 +16,8 @@ class Batch:
     def step(self, elements: int, /) -> int | None:
         """Measure on; return how many elements were new, or None when all is done."""
 
-    def begin(self) -> bool:
-        """Measure all in a thread of its own, unless there is none to be had."""
+    def begin(self, after: Batch | None, /) -> bool:
+        """Measure all in a thread of its own, when `after` is done; not where there is no thread to be had."""
 
     def wait(self) -> int:
         """Wait until all that was begun is measured; return how many elements that were."""

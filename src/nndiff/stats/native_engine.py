@@ -42,7 +42,7 @@ _native.know(MemoryData, FileData, _CODES)
 _STEP = 1 << 24  # elements between two looks at the keyboard
 _FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
 _BATCH_ELEMENTS = 1 << 24
-_BATCH_PAIRS = 1 << 10
+_BATCH_PAIRS = 1 << 9
 _BATCH_FILES = 64
 _MANY = 32  # pairs that are worth a thread of their own
 
@@ -61,7 +61,7 @@ class NativeEngine:
         under_way: list[_Running] = []
         try:
             for pairs in _batches(jobs):
-                under_way.append(self._start(pairs))
+                under_way.append(self._start(pairs, under_way[-1] if under_way else None))
                 while len(under_way) > 1 or (under_way and not under_way[-1].in_thread):
                     yield from self._finish(under_way[0], progress)
                     del under_way[0]
@@ -71,11 +71,11 @@ class NativeEngine:
             for running in under_way:  # C reads on until it is done: what it reads must stay
                 running.wait()
 
-    def _start(self, pairs: _Pairs) -> _Running:
+    def _start(self, pairs: _Pairs, before: _Running | None) -> _Running:
         """Begin with a batch; many small pairs are measured while Python gets the next ones together."""
         running = _Running(pairs, _native.Batch(pairs.packed, self._threads, pairs.fed))
         if len(pairs.jobs) >= _MANY:
-            running.start()
+            running.start(before)
         return running
 
     def _finish(self, running: _Running, progress: Progress | None) -> Iterator[Metrics]:
@@ -104,9 +104,9 @@ class _Running:
         self.batch = batch
         self.in_thread = False
 
-    def start(self) -> None:
-        """Let C go on alone; a thread of Python's would wait for the interpreter's lock."""
-        self.in_thread = self.batch.begin()
+    def start(self, before: _Running | None) -> None:
+        """Let C go on alone, after what was begun before; a thread of Python's would wait for others of them."""
+        self.in_thread = self.batch.begin(before.batch if before and before.in_thread else None)
 
     def wait(self) -> int:
         """Wait for what was begun; return the number of elements."""

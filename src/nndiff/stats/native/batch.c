@@ -17,6 +17,7 @@ int batch_start(Batch *b, size_t items, int threads, const Kernels *kernels, int
     b->threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
     b->round = ROUND_PILOT;
     pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->change, NULL);
     for (size_t i = 0; i < items; i++) {
         Item *item = &b->items[i];
         item->narrow = is_narrow(item->ref.type) && is_narrow(item->cand.type);
@@ -39,8 +40,10 @@ void batch_stop(Batch *b)
         worker_stop(&b->workers[i]);
     free(b->items);
     free(b->tasks);
-    if (b->kernels)
+    if (b->kernels) {
         pthread_mutex_destroy(&b->lock);
+        pthread_cond_destroy(&b->change);
+    }
 }
 
 /* --- the tasks of a round ------------------------------------------------------------------------ */
@@ -147,11 +150,12 @@ size_t batch_end_of_step(Batch *b, int64_t elements)
 
 /* --- the threads of a step ----------------------------------------------------------------------- */
 
-typedef struct {
+typedef struct Step {
     Batch *batch;
     State *states;
     size_t first, end;
     atomic_size_t next;
+    Worker *spare; /* for who helps; may be absent */
 } Step;
 
 typedef struct {
@@ -213,6 +217,30 @@ static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
     return !failed;
 }
 
+/* Let the caller of a driven batch in, or wait until it is out again. */
+static void open_step(Batch *b, Step *step)
+{
+    pthread_mutex_lock(&b->lock);
+    b->open = step;
+    pthread_cond_broadcast(&b->change);
+    while (!step && b->helped)
+        pthread_cond_wait(&b->change, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void help(Batch *b, Step *step)
+{
+    Hand hand = {step, step->spare};
+    b->helped = 1;
+    pthread_mutex_unlock(&b->lock);
+    work(&hand);
+    pthread_mutex_lock(&b->lock);
+    b->helped = 0;
+    pthread_cond_broadcast(&b->change);
+}
+
+/* A driven batch leaves a thread out: its caller works as well while it waits, and where that has other things to do,
+   no more threads run than there are cores. */
 static void run_threads(Batch *b, Step *step, int threads)
 {
     pthread_t thread[MAX_THREADS];
@@ -220,11 +248,17 @@ static void run_threads(Batch *b, Step *step, int threads)
     int started = 0;
     for (int i = 0; i < threads; i++)
         hand[i] = (Hand){step, &b->workers[i]};
+    if (b->driven && threads > 1) {
+        step->spare = &b->workers[--threads];
+        open_step(b, step);
+    }
     while (started + 1 < threads && start_thread(&thread[started], work, &hand[started + 1]))
         started++;
     work(&hand[0]);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
+    if (step->spare)
+        open_step(b, NULL);
 }
 
 static int64_t merge(Batch *b, const Step *step)
@@ -265,25 +299,75 @@ int64_t batch_step(Batch *b, size_t end)
 
 /* --- a batch on its own -------------------------------------------------------------------------- */
 
+/* Nothing of the batch may be touched behind this: it may be gone. */
+static void end_drive(Batch *b)
+{
+    pthread_mutex_lock(&b->lock);
+    b->ended = 1;
+    pthread_cond_broadcast(&b->change);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void await(Batch *b)
+{
+    pthread_mutex_lock(&b->lock);
+    while (!b->ended)
+        pthread_cond_wait(&b->change, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void help_and_await(Batch *b)
+{
+    pthread_mutex_lock(&b->lock);
+    while (!b->ended) {
+        if (b->open && atomic_load(&b->open->next) < b->open->end)
+            help(b, b->open);
+        else
+            pthread_cond_wait(&b->change, &b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Take over the workers of a batch that is done: their memory is in use already. */
+static void take_workers(Batch *b, Batch *from)
+{
+    for (; from->worker_count && from->kernels == b->kernels; b->worker_count++) {
+        Worker *w = &b->workers[b->worker_count];
+        *w = from->workers[--from->worker_count];
+        w->lock = &b->lock;
+        w->item = NULL;
+    }
+}
+
 static void *drive(void *argument)
 {
     Batch *b = argument;
+    if (b->after) {
+        await(b->after);
+        take_workers(b, b->after);
+    }
     for (size_t end; (end = batch_end_of_step(b, INT64_MAX));)
         b->seen += batch_step(b, end);
+    end_drive(b);
     return NULL;
 }
 
-int batch_begin(Batch *b)
+int batch_begin(Batch *b, Batch *after)
 {
+    pthread_t driver;
     b->seen = 0;
-    b->driven = start_thread(&b->driver, drive, b);
+    b->after = after;
+    b->driven = 1; /* the driver looks at it */
+    b->driven = start_thread(&driver, drive, b);
+    if (b->driven)
+        pthread_detach(driver); /* it may be long in going: the next one takes its core */
     return b->driven;
 }
 
 int64_t batch_wait(Batch *b)
 {
     if (b->driven)
-        pthread_join(b->driver, NULL);
+        help_and_await(b);
     b->driven = 0;
     return b->seen;
 }

@@ -8,7 +8,7 @@ enum { MAX_THREADS = 64 };
 
 typedef enum { ROUND_PILOT, ROUND_FIRST, ROUND_SECOND, ROUND_PICK, ROUND_END } Round;
 
-typedef struct {
+typedef struct Batch {
     const Kernels *kernels;
     Item *items;
     size_t count;
@@ -19,8 +19,11 @@ typedef struct {
     pthread_mutex_t lock;
     Worker workers[MAX_THREADS];
     int worker_count, no_memory;
-    pthread_t driver; /* goes through all steps, while the caller does something else */
-    int driven;
+    int driven, ended;   /* a thread goes through all steps, while the caller does something else */
+    struct Batch *after; /* the driver begins when this one is done; its workers go on */
+    struct Step *open;   /* a step of the driver that the caller may help with */
+    int helped;          /* which it does */
+    pthread_cond_t change;
     int64_t seen;
 } Batch;
 
@@ -33,10 +36,11 @@ size_t batch_end_of_step(Batch *, int64_t elements);
 /* Run the tasks up to `end`; return the number of elements that were seen for the first time. */
 int64_t batch_step(Batch *, size_t end);
 
-/* Run all tasks in a thread of their own; 0 where there is none to be had. */
-int batch_begin(Batch *);
+/* Run all tasks in a thread of their own, when those of another batch are done; 0 where there is none to be had. Two at
+   a time would end at a time, and leave nothing to do for the machine while their results are made. */
+int batch_begin(Batch *, Batch *after);
 
-/* Wait for that thread; return the number of elements that were seen. */
+/* Wait for that thread, and help it meanwhile; return the number of elements that were seen. */
 int64_t batch_wait(Batch *);
 
 #endif

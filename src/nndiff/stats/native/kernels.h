@@ -24,6 +24,7 @@ BEGIN_TARGET(TARGET)
 #include "convert.h"
 #include "simd.h"
 #include "wide.h"
+#include "narrow_lines.h"
 #include "narrow.h"
 
 /* Count the floats at or above each edge by their upper 16 bits; many at a time, in any order. */
@@ -174,59 +175,78 @@ static size_t pick(uint32_t *key, const uint32_t wanted[RANKS], const double *va
     return found;
 }
 
-static void keys16(const double *p, size_t n, int shift, uint64_t base, uint16_t *key)
+/* What lies below all bins takes BELOW keys in turn: a single counter would wait for itself. */
+static ALWAYS_INLINE void make_keys16(const double *p, size_t n, int shift, uint64_t base, int apart, uint16_t *key)
 {
     const uint32_t low = (uint32_t)base; /* a key has few bits: it fits */
+    const uint64_t further = ((uint64_t)1 << shift) - 1;
     for (size_t i = 0; i < n; i++) {
         uint64_t bits;
         memcpy(&bits, p + i, sizeof bits);
         uint32_t k = (uint32_t)(bits >> shift);
-        key[i] = (uint16_t)(k > low ? k - low : 0);
+        if (apart)
+            k = 2 * k + ((bits & further) != 0);
+        key[i] = (uint16_t)(k > low ? k - low + (BELOW - 1) : (uint32_t)i % BELOW);
     }
 }
 
-static size_t count_same(const double *p, size_t n, double value)
+static void keys16(const double *p, size_t n, int shift, uint64_t base, int apart, uint16_t *key)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++)
-        count += p[i] == value;
-    return count;
+    if (apart)
+        make_keys16(p, n, shift, base, 1, key);
+    else
+        make_keys16(p, n, shift, base, 0, key);
 }
 
-static ALWAYS_INLINE size_t collect_keys(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value,
-                                         double *out, uint16_t *out_key)
+/* Words of keys with a wanted one first, then their values: no branch on what a word holds. */
+static ALWAYS_INLINE size_t collect_keys(const uint16_t *key, size_t n, const uint16_t wanted[RANKS], int wants,
+                                         const double *value, double *out)
 {
     vh like[RANKS];
-    size_t found = 0;
+    uint16_t word[CHUNK / (4 * W) + 1];
+    uint32_t which[CHUNK / (4 * W) + 1];
+    size_t words = 0, found = 0;
     for (int k = 0; k < wants; k++)
         like[k] = h_set(wanted[k]);
     for (size_t i = 0; i < n; i += 4 * W) {
-        vh keys = h_load(key + i);
+        const unsigned all = n - i < 4 * W ? (1u << (n - i)) - 1 : UINT32_MAX;
+        const vh keys = h_load(key + i);
         mh same = h_same(keys, like[0]);
         for (int k = 1; k < wants; k++)
             same = h_or(same, h_same(keys, like[k]));
-        for (unsigned bits = h_bits(same); bits; bits &= bits - 1) {
-            size_t at = i + (size_t)__builtin_ctz(bits);
-            out[found] = value[at];
-            out_key[found++] = key[at];
-        }
+        word[words] = (uint16_t)i;
+        which[words] = h_bits(same) & all;
+        words += which[words] != 0;
     }
+    for (size_t k = 0; k < words; k++)
+        found += d_put(out + found, value + word[k], which[k]);
     return found;
 }
 
 /* The last wanted key is asked for again until there are four or eight: the loop has no choice to make. */
-static size_t collect(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
-                      uint16_t *out_key)
+static size_t collect(const uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out)
 {
     uint16_t all[RANKS];
-    if (wants == 0)
-        return 0;
     for (int k = 0; k < RANKS; k++)
         all[k] = wanted[k < wants ? k : wants - 1];
-    for (size_t i = 0; i < PAD; i++)
-        key[n + i] = UINT16_MAX; /* no key is so large */
-    return wants <= 4 ? collect_keys(key, n, all, 4, value, out, out_key)
-                      : collect_keys(key, n, all, RANKS, value, out, out_key);
+    if (wants == 1)
+        return collect_keys(key, n, all, 1, value, out);
+    return wants <= 4 ? collect_keys(key, n, all, 4, value, out) : collect_keys(key, n, all, RANKS, value, out);
+}
+
+/* Hold each of a few against each other one. Of equal ones the place of the first is set. */
+static void sort_few(double *x, size_t n, double *sorted)
+{
+    d_store(x + n, d_set(INFINITY));
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = -1;
+    for (size_t i = 0; i < n; i++) {
+        const vd this = d_set(x[i]);
+        size_t below = 0;
+        for (size_t k = 0; k < n; k += W)
+            below += bits_set(d_gt(this, d_load(x + k)));
+        sorted[below] = x[i];
+    }
 }
 
 /* Each 64 bits are added to the neighbour's lane, and the product of their halves, under the key, to their own. */
@@ -267,7 +287,7 @@ static void stripes(uint64_t lane[XXH3_LANES], const uint8_t *p, size_t count, c
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, survey,  side_f32, side_bf16,    side_f16,
     pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  sift,         distance_f32,
-    keys_f32,   keys_f64, pick,      keys16,   collect, count_same, stripes,
+    keys_f32,   keys_f64, pick,      keys16,   collect, sort_few,   stripes,
 };
 
 #if LEVEL && defined(__clang__)

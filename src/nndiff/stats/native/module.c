@@ -44,6 +44,7 @@ typedef struct {
     Batch batch;
     int busy; /* measured without the interpreter's lock */
     int fed;
+    PyObject *after; /* the batch it waits for, kept until it is done */
 } BatchObject;
 
 static int unpack(Batch *b, const Packed *packed, Py_ssize_t count)
@@ -93,6 +94,7 @@ static void batch_dealloc(BatchObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     batch_stop(&self->batch);
+    Py_XDECREF(self->after);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -128,13 +130,18 @@ static PyObject *batch_step_method(BatchObject *self, PyObject *args)
     return PyLong_FromLongLong(seen);
 }
 
-PyDoc_STRVAR(begin_doc, "begin() -> bool: measure all in a thread of its own, unless there is none to be had.");
+PyDoc_STRVAR(begin_doc, "begin(after) -> bool: measure all in a thread of its own, unless there is none to be had; not "
+                        "before another batch is done that was begun, if there is one.");
 
-static PyObject *batch_begin_method(BatchObject *self, PyObject *Py_UNUSED(args))
+static PyObject *batch_begin_method(BatchObject *self, PyObject *after)
 {
     if (!enter(self))
         return NULL;
-    self->busy = batch_begin(&self->batch);
+    if (after != Py_None && (!Py_IS_TYPE(after, Py_TYPE(self)) || !((BatchObject *)after)->batch.driven))
+        return PyErr_Format(PyExc_ValueError, "only a batch that was begun can be waited for");
+    self->busy = batch_begin(&self->batch, after == Py_None ? NULL : &((BatchObject *)after)->batch);
+    if (self->busy && after != Py_None)
+        Py_XSETREF(self->after, Py_NewRef(after));
     return PyBool_FromLong(self->busy);
 }
 
@@ -149,6 +156,7 @@ static PyObject *batch_wait_method(BatchObject *self, PyObject *Py_UNUSED(args))
     seen = batch_wait(&self->batch);
     Py_END_ALLOW_THREADS
     self->busy = 0;
+    Py_CLEAR(self->after);
     return self->batch.no_memory ? PyErr_NoMemory() : PyLong_FromLongLong(seen);
 }
 
@@ -251,7 +259,7 @@ static PyObject *batch_results(BatchObject *self, PyObject *args)
 
 static PyMethodDef batch_methods[] = {
     {"step", (PyCFunction)(void (*)(void))batch_step_method, METH_VARARGS, step_doc},
-    {"begin", (PyCFunction)batch_begin_method, METH_NOARGS, begin_doc},
+    {"begin", (PyCFunction)batch_begin_method, METH_O, begin_doc},
     {"wait", (PyCFunction)batch_wait_method, METH_NOARGS, wait_doc},
     {"pending", (PyCFunction)(void (*)(void))batch_pending, METH_VARARGS, pending_doc},
     {"feed", (PyCFunction)(void (*)(void))batch_feed, METH_VARARGS, feed_doc},

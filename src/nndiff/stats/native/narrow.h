@@ -1,73 +1,11 @@
 /* Kernels over floats: what has to be float64 is summed in float64, what only has to be found (maxima,
    elements out of tolerance) is looked for in float32 with a margin and then decided in float64. */
 
-#define MARGIN 1e-6 /* well above the rounding of float32, so nothing that matters is missed */
-
-/* Elements that are looked at again together, where one of them lies too close to the tolerance. */
-enum { SPAN = 256 };
-
 typedef struct {
     vd r, ra, rr, d, da, dd, rd;
     vf rmin, rmax, cmin, cmax;
     uint64_t unequal, mismatched;
 } NarrowSums;
-
-typedef struct {
-    vf slope, offset, plateau, rel, rel_offset;
-    vf rtol, atol; /* surely in tolerance below here, */
-    vi doubt;      /* surely out of it more than so many floats above */
-    vd one;
-} NarrowLines;
-
-/* Products and sums of a one take the ports that sums leave free; the compiler must not see that it is one. */
-static inline vd hidden_one(void)
-{
-    double one = 1.0;
-#if LEVEL
-    __asm__("" : "+x"(one));
-#endif
-    return d_set(one);
-}
-
-static NarrowLines narrow_lines(const Narrow *job)
-{
-    const double less = 1 - MARGIN;
-    const Limits *lim = job->limits;
-    const Tolerance *t = &job->tolerance;
-    const int plain = t->rtol == 0 || (t->rtol >= 1e-30 && t->rtol <= 1e30); /* else every element is in doubt */
-    /* the smallest normal number covers what underflows in a product */
-    return (NarrowLines){
-        f_set((float)fmin(lim->slope * less, FLT_MAX)),
-        f_set((float)(lim->offset * less) - FLT_MIN),
-        f_set((float)(lim->plateau * less) - FLT_MIN),
-        f_set((float)fmin(lim->rel * less, FLT_MAX)), /* an infinite slope would make 0 |r| no number */
-        f_set((float)lim->rel_offset - FLT_MIN),
-        f_set(plain ? (float)(t->rtol * less) : 0.0f),
-        f_set(plain ? (float)(t->atol * less) : 0.0f),
-        i_set(plain ? 64 : INT32_MAX - 1), /* 2 MARGIN and some rounding */
-        hidden_one(),
-    };
-}
-
-/* How far |d| lies above the tolerance, in floats; what lies below wraps around to large numbers. */
-static inline vi above_tolerance(const NarrowLines *l, vf ad, vf ar)
-{
-    return i_sub(i_of(ad), i_of(f_fma(l->rtol, ar, l->atol)));
-}
-
-static inline int any_in_doubt(const NarrowLines *l, vi least)
-{
-    const vi clear = i_sub(l->doubt, i_set(-1));
-    mf doubtful = i_gt(clear, i_unsigned_min(least, clear));
-    return m_any(doubtful, doubtful);
-}
-
-/* The elements that may move a maximum. */
-static inline mf movers(const NarrowLines *l, mf unequal, vf ad, vf ar)
-{
-    vf line = f_min(f_fma(l->slope, ar, l->offset), l->plateau);
-    return f_gt(unequal, ad, f_min(line, f_fma(l->rel, ar, l->rel_offset)));
-}
 
 /* Half of the sums are products too: either kind alone would keep its ports busy for longer. */
 static ALWAYS_INLINE void half_step(NarrowSums *s, vd one, vd r, vd c, int wide, double *dist64)
@@ -107,56 +45,6 @@ static inline void narrow_range(NarrowSums *s, vf r, vf c)
     s->cmax = f_max(c, s->cmax);
 }
 
-/* Decide in float64 what a vector does to the maxima; return how many of its doubtful elements are out of tolerance. */
-static unsigned narrow_exact(const Narrow *job, unsigned doubtful, vf r, vf c, int64_t at, int stride)
-{
-    unsigned mismatched = 0;
-    for (int half = 0; half < 2; half++, at += W * stride, doubtful >>= W) {
-        vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
-        vd ar = d_abs(r64), ad = d_abs(d_sub(c64, r64));
-        if (doubtful) {
-            unsigned outside = d_nle(ad, d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), ar)));
-            mismatched += bits_set(outside & doubtful & ((1u << W) - 1));
-        }
-        raise(job->extremes, job->limits, ad, ar, at, stride);
-    }
-    return mismatched;
-}
-
-/* Look at a vector of a span with one in doubt. */
-static unsigned narrow_look(const Narrow *job, const NarrowLines *l, vf r, vf c, int64_t at, int stride)
-{
-    vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
-    mf unequal = f_ne(r, c);
-    vi above = above_tolerance(l, ad, ar);
-    unsigned doubtful = m_bits(unequal) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
-    return doubtful | m_bits(movers(l, unequal, ad, ar)) ? narrow_exact(job, doubtful, r, c, at, stride) : 0;
-}
-
-/* The numbers of the vectors to look at again, in order: all of a span with one in doubt, of others those that move. */
-typedef struct {
-    uint16_t vector[BLOCK / (2 * W) + 2];
-    size_t count, before; /* this span */
-} Hits;
-
-enum { IN_DOUBT = 0x8000 };
-
-static ALWAYS_INLINE void add_hit(Hits *h, size_t vector, int hit)
-{
-    h->vector[h->count] = (uint16_t)vector;
-    h->count += (size_t)hit;
-}
-
-static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end)
-{
-    if (doubt) {
-        h->count = h->before;
-        for (; start < end; start += 2 * W)
-            add_hit(h, start / (2 * W) | IN_DOUBT, 1);
-    }
-    h->before = h->count;
-}
-
 static inline NarrowSums narrow_start(void)
 {
     const vd zero = d_set(0.0);
@@ -165,7 +53,8 @@ static inline NarrowSums narrow_start(void)
 }
 
 /* Take the last few elements, already floats: zeros behind them change no sum. */
-static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, Type type, int wide, size_t done, NarrowSums *s)
+static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, Waiting *w, Type type, int wide, size_t done,
+                                      NarrowSums *s)
 {
     float r[4 * W] = {0}, c[4 * W] = {0}, r_edge[4 * W], c_edge[4 * W];
     size_t left = job->n - done, size = TYPE_SIZE[type];
@@ -182,7 +71,7 @@ static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, T
         (void)narrow_step(s, &least, l, a, b, wide, job->dist32 + done + i);
         half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
         half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
-        s->mismatched += narrow_look(job, l, a, b, job->at + (int64_t)(done + i), 1);
+        s->mismatched += look_again(job, l, w, a, b, job->at + (int64_t)(done + i), 1);
     }
 }
 
@@ -251,7 +140,8 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
     const char *left = job->r, *right = job->c;
     const size_t whole = job->n - job->n % (2 * W), size = TYPE_SIZE_OF(type);
     Hits hits;
-    hits.count = hits.before = 0;
+    Waiting waiting;
+    hits.count = hits.before = waiting.count = 0;
 #define LOAD(p) (type == TYPE_F32 ? f_load((const float *)(p)) : f_from_f16((const uint16_t *)(p)))
     for (size_t start = 0, i = 0; start < whole; start += SPAN) {
         const size_t end = start + SPAN < whole ? start + SPAN : whole;
@@ -273,13 +163,14 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
         const size_t i = (hits.vector[k] & ~IN_DOUBT) * 2 * W;
         vf r = LOAD(left + i * size), c = LOAD(right + i * size);
         if (hits.vector[k] & IN_DOUBT)
-            all.mismatched += narrow_look(job, &l, r, c, job->at + (int64_t)i, 1);
+            all.mismatched += look_again(job, &l, &waiting, r, c, job->at + (int64_t)i, 1);
         else
-            narrow_exact(job, 0, r, c, job->at + (int64_t)i, 1);
+            look_at_movers(job, &l, &waiting, r, c, job->at + (int64_t)i, 1);
     }
 #undef LOAD
     if (whole < job->n)
-        narrow_rest(job, &l, type, wide, whole, &all);
+        narrow_rest(job, &l, &waiting, type, wide, whole, &all);
+    raise_waiting(job, &waiting);
     narrow_finish(job, type, &all, out);
 }
 
@@ -336,8 +227,9 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
     NarrowSums s = narrow_start();
     const size_t whole = job->n - job->n % (4 * W);
     Hits hits; /* a vector of elements at even places, one at odd places, and so on */
+    Waiting waiting;
     HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
-    hits.count = hits.before = 0;
+    hits.count = hits.before = waiting.count = 0;
     for (size_t start = 0, i = 0; start < whole; start += SPAN) {
         const size_t end = start + SPAN < whole ? start + SPAN : whole;
         vi least = i_set(-1);
@@ -364,12 +256,13 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
         if (hits.vector[k] & IN_DOUBT)
-            all.mismatched += narrow_look(job, &l, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
+            all.mismatched += look_again(job, &l, &waiting, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
         else
-            narrow_exact(job, 0, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
+            look_at_movers(job, &l, &waiting, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
     }
     if (whole < job->n)
-        narrow_rest(job, &l, TYPE_BF16, wide, whole, &all);
+        narrow_rest(job, &l, &waiting, TYPE_BF16, wide, whole, &all);
+    raise_waiting(job, &waiting);
     narrow_finish(job, TYPE_BF16, &all, out);
 }
 

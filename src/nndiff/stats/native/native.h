@@ -15,6 +15,7 @@ enum {
     XXH3_LANES = 8,
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,
+    BELOW = 16, /* keys of what lies below all bins */
 };
 
 #define EXACT_LIMIT ((int64_t)1 << 22) /* up to so many elements the percentiles are those of numpy.percentile */
@@ -130,12 +131,13 @@ typedef struct {
     void (*keys_f64)(const double *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);
     /* the values but for zeros whose key is one of eight; there is PAD behind keys and values */
     size_t (*pick)(uint32_t *key, const uint32_t wanted[RANKS], const double *value, size_t n, double *out);
-    /* keys of doubles that are not negative, from `base` on; PAD behind the keys */
-    void (*keys16)(const double *, size_t, int shift, uint64_t base, uint16_t *key);
-    /* the values of some keys, and their keys; PAD behind the keys */
-    size_t (*collect)(uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out,
-                      uint16_t *out_key);
-    size_t (*count_same)(const double *, size_t, double value);
+    /* keys of doubles that are not negative: from BELOW on where they are above `base`, else any below that. `apart`:
+       those that have further digits than the key are one above those that have not */
+    void (*keys16)(const double *, size_t, int shift, uint64_t base, int apart, uint16_t *key);
+    /* the values of some keys, of at most a chunk; PAD behind all */
+    size_t (*collect)(const uint16_t *key, size_t n, const uint16_t *wanted, int wants, const double *value, double *out);
+    /* put each of a few at the number of those below it; -1 where there is none. PAD behind both */
+    void (*sort_few)(double *, size_t n, double *sorted);
     /* take stripes of 64 bytes into the lanes of a hash, each with the key 8 bytes further on */
     void (*stripes)(uint64_t lane[XXH3_LANES], const uint8_t *, size_t stripes, const uint8_t *key);
 } Kernels;

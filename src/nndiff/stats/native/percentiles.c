@@ -25,24 +25,33 @@ void item_prepare(Item *item, int fed)
                  : item->count <= EXACT_LIMIT ? GATHER
                  : item->narrow && !fed       ? BRACKET
                                               : COUNT;
+    if (item->mode == KEEP)
+        return;
+    item->tally = calloc(1, sizeof *item->tally);
+    if (!item->tally) {
+        item->no_memory = 1;
+        return;
+    }
     if (item->mode == BRACKET) {
         item->stage = PILOT;
         for (int g = 0; g < GROUPS; g++)
-            histogram_start(item, &item->group[g], 0);
+            histogram_start(item, &item->tally->group[g], 0);
     }
     if (item->mode == GATHER || item->mode == COUNT)
-        histogram_start(item, &item->total, item->mode == COUNT);
+        histogram_start(item, &item->tally->total, item->mode == COUNT);
 }
 
 void item_stop(Item *item)
 {
-    for (int g = 0; g < GROUPS; g++)
-        free(item->group[g].count);
-    free(item->total.count);
-    free(item->sample);
-    memset(item->group, 0, sizeof item->group);
-    item->total.count = NULL;
-    item->sample = NULL;
+    Tally *t = item->tally;
+    for (int g = 0; t && g < GROUPS; g++)
+        free(t->group[g].count);
+    if (t) {
+        free(t->total.count);
+        free(t->sample);
+    }
+    free(t);
+    item->tally = NULL;
 }
 
 static double edge_of(const Histogram *h, int64_t key)
@@ -81,7 +90,7 @@ static double doubt(const Item *item, int64_t key)
 {
     double sum = 0, squares = 0, groups = 0;
     for (int g = 0; g < GROUPS; g++) {
-        const Histogram *h = &item->group[g];
+        const Histogram *h = &item->tally->group[g];
         if (h->total == 0)
             continue;
         double share = (double)count_from(h, key + 1) / (double)h->total;
@@ -97,7 +106,7 @@ static double doubt(const Item *item, int64_t key)
 
 static void add_edge(Item *item, int64_t key)
 {
-    item->brackets.edge[item->brackets.edges++] = (int16_t)key;
+    item->tally->brackets.edge[item->tally->brackets.edges++] = (int16_t)key;
 }
 
 /* Where values repeat, keys side by side hold very different numbers of them. */
@@ -109,23 +118,23 @@ static int uneven(const Histogram *h, int64_t key)
 
 static void draw_bracket(Item *item, int q)
 {
-    const Histogram *h = &item->total;
+    const Histogram *h = &item->tally->total;
     const double n = (double)h->total, share = QUANTILE[q];
     int64_t inside, key = bin_of_rank(h, (int64_t)(share * n), &inside);
     double off = 6 * doubt(item, key) + 4 * sqrt(share * (1 - share) / n);
     int64_t from = bin_of_rank(h, (int64_t)(fmax(share - off, 0) * n), &inside);
     int64_t to = bin_of_rank(h, (int64_t)(fmin(share + off, 1) * (n - 1)), &inside) + 1;
-    item->near[q].edge = -1;
+    item->tally->near[q].edge = -1;
     if (to <= 1 || n == 0) /* zeros are known without a bracket */
         return;
     from = from < 1 ? 1 : from;
     to = to > FLOAT_KEYS ? FLOAT_KEYS : to;
     key = key < from ? from : key >= to ? to - 1 : key;
-    item->near[q] = (Near){item->brackets.edges, 1 + uneven(h, key), from, to};
+    item->tally->near[q] = (Near){item->tally->brackets.edges, 1 + uneven(h, key), from, to};
     add_edge(item, key);
-    if (item->near[q].edges == 2)
+    if (item->tally->near[q].edges == 2)
         add_edge(item, key + 1);
-    item->between[q] = (Span){(uint32_t)from << COARSE, (uint32_t)to << COARSE};
+    item->tally->between[q] = (Span){(uint32_t)from << COARSE, (uint32_t)to << COARSE};
 }
 
 static void add_histogram(Histogram *to, const Histogram *from)
@@ -141,7 +150,7 @@ static void add_histogram(Histogram *to, const Histogram *from)
 static int is_between(const Item *item, int64_t key)
 {
     for (int q = 0; q < QUANTILES; q++)
-        if (item->near[q].edge >= 0 && key >= item->near[q].from && key < item->near[q].to)
+        if (item->tally->near[q].edge >= 0 && key >= item->tally->near[q].from && key < item->tally->near[q].to)
             return 1;
     return 0;
 }
@@ -150,25 +159,25 @@ static int is_between(const Item *item, int64_t key)
 static size_t share_to_sample(const Item *item)
 {
     double inside = 0, most = (double)EXACT_LIMIT * BLOCK / (double)item->count, enough = 1 << 17;
-    for (int64_t key = item->total.low; key <= item->total.high; key++)
-        inside += is_between(item, key) ? (double)item->total.count[key] : 0;
-    inside *= (double)item->count / fmax((double)item->total.total, 1);
+    for (int64_t key = item->tally->total.low; key <= item->tally->total.high; key++)
+        inside += is_between(item, key) ? (double)item->tally->total.count[key] : 0;
+    inside *= (double)item->count / fmax((double)item->tally->total.total, 1);
     return (size_t)fmax(1, fmin(most, inside > 0 ? enough / inside * BLOCK : BLOCK));
 }
 
 void item_draw_brackets(Item *item)
 {
     item->stage = FIRST;
-    histogram_start(item, &item->total, 0);
+    histogram_start(item, &item->tally->total, 0);
     if (item->no_memory)
         return;
     for (int g = 0; g < GROUPS; g++)
-        add_histogram(&item->total, &item->group[g]);
+        add_histogram(&item->tally->total, &item->tally->group[g]);
     for (int q = 0; q < QUANTILES; q++)
         draw_bracket(item, q);
-    for (int k = 0; k < item->brackets.edges; k++)
-        item->at_or_above[k] = count_from(&item->total, item->brackets.edge[k]);
-    item->take = share_to_sample(item);
+    for (int k = 0; k < item->tally->brackets.edges; k++)
+        item->tally->at_or_above[k] = count_from(&item->tally->total, item->tally->brackets.edge[k]);
+    item->tally->take = share_to_sample(item);
 }
 
 static int64_t zeros_of(const State *s)
@@ -195,15 +204,15 @@ static Sorted sorted_start(const Item *item)
 {
     Sorted s = {.first = FLOAT_KEYS, .last = 0};
     for (int q = 0; q < QUANTILES; q++) {
-        const Near *near = &item->near[q];
+        const Near *near = &item->tally->near[q];
         s.first = near->edge >= 0 && near->from < s.first ? near->from : s.first;
         s.last = near->edge >= 0 && near->to > s.last ? near->to : s.last;
     }
     if (s.first > s.last)
         s.first = s.last;
     s.start = calloc((size_t)(s.last - s.first) + 2, sizeof *s.start);
-    s.value = malloc((2 * item->samples + 1) * sizeof *s.value);
-    s.spare = s.value ? s.value + item->samples : NULL;
+    s.value = malloc((2 * item->tally->samples + 1) * sizeof *s.value);
+    s.spare = s.value ? s.value + item->tally->samples : NULL;
     return s;
 }
 
@@ -216,15 +225,15 @@ static void sorted_stop(Sorted *s)
 static void sort_samples(const Item *item, Sorted *s)
 {
     size_t *next = s->start + 1; /* counts, then where the next of a key goes: in the end the start of the key after it */
-    for (size_t i = 0; i < item->samples; i++)
-        next[key_of(item->sample[i]) - s->first]++;
+    for (size_t i = 0; i < item->tally->samples; i++)
+        next[key_of(item->tally->sample[i]) - s->first]++;
     for (int64_t key = 0, before = 0; key < s->last - s->first; key++) {
         size_t count = next[key];
         next[key] = (size_t)before;
         before += (int64_t)count;
     }
-    for (size_t i = 0; i < item->samples; i++)
-        s->value[next[key_of(item->sample[i]) - s->first]++] = item->sample[i];
+    for (size_t i = 0; i < item->tally->samples; i++)
+        s->value[next[key_of(item->tally->sample[i]) - s->first]++] = item->tally->sample[i];
 }
 
 /* A stretch of keys with samples in it, and the place of a rank among them. */
@@ -258,13 +267,14 @@ static int select_between(const Sorted *sorted, Stretch s, double *value)
 /* The value at a rank, counted from the nearest edge, or 0 where the samples cannot tell. */
 static int value_between(const Item *item, const Sorted *sorted, int q, int64_t rank, double *value)
 {
-    const Near *near = &item->near[q];
-    if (near->edge < 0 || item->sampled == 0)
+    const Near *near = &item->tally->near[q];
+    if (near->edge < 0 || item->tally->sampled == 0)
         return 0;
-    const int16_t *edge = &item->brackets.edge[near->edge];
-    double share = (double)item->sampled / (double)item->seen, spread = 4 * sqrt(1 - share), below[2] = {0};
+    const int16_t *edge = &item->tally->brackets.edge[near->edge];
+    const Tally *t = item->tally;
+    double share = (double)t->sampled / (double)t->seen, spread = 4 * sqrt(1 - share), below[2] = {0};
     for (int k = 0; k < near->edges; k++)
-        below[k] = (double)(item->state.finite - item->at_or_above[near->edge + k]);
+        below[k] = (double)(item->state.finite - item->tally->at_or_above[near->edge + k]);
     double place = (double)rank + 0.5;
     if (place < below[0]) {
         double back = (below[0] - place) * share;
@@ -287,8 +297,8 @@ static int value_between(const Item *item, const Sorted *sorted, int q, int64_t 
 
 static double value_counted(const Item *item, int64_t rank)
 {
-    int64_t inside, key = bin_of_rank(&item->total, rank, &inside);
-    double middle = (edge_of(&item->total, key) + edge_of(&item->total, key + 1)) / 2;
+    int64_t inside, key = bin_of_rank(&item->tally->total, rank, &inside);
+    double middle = (edge_of(&item->tally->total, key) + edge_of(&item->tally->total, key + 1)) / 2;
     return fmin(middle, item->state.abs);
 }
 
@@ -298,28 +308,29 @@ static void plan_gather(Item *item, const int64_t rank[RANKS])
 {
     int64_t zeros = zeros_of(&item->state);
     for (int k = 0; k < RANKS; k++) {
-        item->bin[k] = rank[k] < zeros ? -1 : bin_of_rank(&item->total, rank[k], &item->rank[k]);
-        item->looks_again |= item->bin[k] >= 0;
+        item->tally->bin[k] = rank[k] < zeros ? -1 : bin_of_rank(&item->tally->total, rank[k], &item->tally->rank[k]);
+        item->looks_again |= item->tally->bin[k] >= 0;
     }
     int64_t last = -1, held = 0;
-    for (int64_t next = item->total.bins; last < next; next = item->total.bins, held = (int64_t)item->expected) {
+    const int64_t end = item->tally->total.bins;
+    for (int64_t next = end; last < next; next = end, held = (int64_t)item->tally->expected) {
         for (int k = 0; k < RANKS; k++) /* the wanted bins, from the lowest */
-            if (item->bin[k] > last && item->bin[k] < next)
-                next = item->bin[k];
-        if (next == item->total.bins)
+            if (item->tally->bin[k] > last && item->tally->bin[k] < next)
+                next = item->tally->bin[k];
+        if (next == end)
             break;
         for (int k = 0; k < RANKS; k++)
-            if (item->bin[k] == next)
-                item->rank[k] += held - (next == 0 ? zeros : 0);
-        item->expected += item->total.count[next] - (uint64_t)(next == 0 ? zeros : 0);
+            if (item->tally->bin[k] == next)
+                item->tally->rank[k] += held - (next == 0 ? zeros : 0);
+        item->tally->expected += item->tally->total.count[next] - (uint64_t)(next == 0 ? zeros : 0);
         last = next;
     }
     for (int k = 0; k < RANKS; k++)
-        if (item->bin[k] < 0)
-            item->rank[k] = 0;
-    item->room = item->looks_again ? item->expected + 1 : 0;
-    item->sample = malloc(item->room * sizeof *item->sample + 1);
-    item->no_memory |= item->sample == NULL;
+        if (item->tally->bin[k] < 0)
+            item->tally->rank[k] = 0;
+    item->tally->room = item->looks_again ? item->tally->expected + 1 : 0;
+    item->tally->sample = malloc(item->tally->room * sizeof *item->tally->sample + 1);
+    item->no_memory |= item->tally->sample == NULL;
 }
 
 static void finish_counted(Item *item, const int64_t rank[RANKS])
@@ -333,9 +344,9 @@ static void finish_counted(Item *item, const int64_t rank[RANKS])
 /* Tell whether an edge lies between this rank and the next. */
 static int between_edges(const Item *item, int q, int64_t rank)
 {
-    const Near *near = &item->near[q];
+    const Near *near = &item->tally->near[q];
     for (int k = near->edge; k < near->edge + near->edges; k++)
-        if (rank + 1 == item->state.finite - item->at_or_above[k])
+        if (rank + 1 == item->state.finite - item->tally->at_or_above[k])
             return 1;
     return 0;
 }
@@ -361,8 +372,8 @@ static void finish_bracketed(Item *item, const int64_t rank[RANKS])
     sorted_stop(&sorted);
     blend(item->state.finite, value, item->state.quantile);
     if (item->looks_again) {
-        free(item->total.count);
-        histogram_start(item, &item->total, 1);
+        free(item->tally->total.count);
+        histogram_start(item, &item->tally->total, 1);
     }
 }
 
@@ -383,15 +394,16 @@ void item_after_first_look(Item *item)
 
 static void finish_gathered(Item *item)
 {
-    double value[RANKS] = {0}, *scratch = malloc((item->samples + 1) * sizeof *scratch);
-    int whole = scratch && item->samples == item->expected; /* unless the file changed between the looks */
+    double value[RANKS] = {0}, *scratch = malloc((item->tally->samples + 1) * sizeof *scratch);
+    /* unless the file changed between the looks */
+    int whole = scratch && item->tally->samples == item->tally->expected;
     if (whole)
-        select_ranks(item->sample, item->samples, scratch, item->rank, value);
+        select_ranks(item->tally->sample, item->tally->samples, scratch, item->tally->rank, value);
     for (int k = 0; k < RANKS; k++) {
-        if (item->bin[k] < 0)
+        if (item->tally->bin[k] < 0)
             value[k] = 0;
         else if (!whole)
-            value[k] = fmin(edge_of(&item->total, item->bin[k]), item->state.abs);
+            value[k] = fmin(edge_of(&item->tally->total, item->tally->bin[k]), item->state.abs);
     }
     free(scratch);
     blend(item->state.finite, value, item->state.quantile);

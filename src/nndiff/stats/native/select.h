@@ -15,14 +15,11 @@ void ranks_of(int64_t n, int64_t rank[RANKS]);
 /* Make the percentiles of the values at their ranks, rounded as numpy.percentile does. */
 void blend(int64_t n, const double value[RANKS], double out[QUANTILES]);
 
-/* Return the element that would stand at a rank if x were sorted. Overwrites x. No element is negative. */
-double select_rank(double *x, size_t n, size_t rank);
-
-/* Set the elements at ranks. Scratch is one larger than x and overwritten. */
-void select_ranks(double *x, size_t n, double *scratch, const int64_t rank[RANKS], double value[RANKS]);
+/* Set the elements that would stand at ranks if x were sorted. No element is negative. Scratch is one larger than x. */
+void select_ranks(const double *x, size_t n, double *scratch, const int64_t rank[RANKS], double value[RANKS]);
 
 /* Set the percentiles of at most a chunk, of which the number of zeros and the largest element are known.
-   Scratch holds two chunks. */
+   There is PAD behind x and behind scratch, which holds a chunk. */
 void percentiles_of(const Kernels *, const double *x, size_t n, size_t zeros, double most, double *scratch,
                     double out[QUANTILES]);
 

@@ -73,6 +73,16 @@ static inline size_t f_put(double *out, vf a, unsigned which)
     return (size_t)__builtin_popcount(which);
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+/* write some of 4 W doubles, and anything behind them; return their number */
+static inline size_t d_put(double *out, const double *p, uint32_t which)
+{
+    size_t count = 0;
+    for (int i = 0; i < 4; i++, which >>= W) {
+        d_store(out + count, _mm512_maskz_compress_pd((__mmask8)which, d_load(p + i * W)));
+        count += bits_set(which & 0xFF);
+    }
+    return count;
+}
 typedef __m512i vh; /* 4 W halves as whole numbers */
 static inline vh h_zero(void) { return _mm512_setzero_si512(); }
 static inline vh h_load(const uint16_t *p) { return _mm512_loadu_si512(p); }
@@ -256,6 +266,13 @@ static inline size_t f_put(double *out, vf a, unsigned which)
         out[count] = lane[i];
         count += which >> i & 1;
     }
+    return count;
+}
+static inline size_t d_put(double *out, const double *p, uint32_t which)
+{
+    size_t count = 0;
+    for (; which; which &= which - 1)
+        out[count++] = p[__builtin_ctz(which)];
     return count;
 }
 static inline double d_sum(vd a)

@@ -54,9 +54,9 @@ void sink_start(Worker *w, Item *item, const Task *task)
     int brackets = item->mode == BRACKET && item->stage == FIRST;
     w->finds = w->seen = w->sampled = 0;
     if (brackets)
-        w->brackets = item->brackets;
+        w->brackets = item->tally->brackets;
     if (item->mode != KEEP && !gathers && !brackets)
-        aim(w, item, task->group >= 0 ? &item->group[task->group] : &item->total);
+        aim(w, item, task->group >= 0 ? &item->tally->group[task->group] : &item->tally->total);
 }
 
 /* Count distances. The range is kept so that a flush need not go over bins nobody touched. */
@@ -79,19 +79,20 @@ static void count_block(Worker *w, size_t n)
 /* Take some distances in a row, from another place in each block: columns of a matrix may differ. */
 static void sample_block(Worker *w, const Item *item, size_t n, int64_t at)
 {
-    size_t take = (item->take * n + BLOCK - 1) / BLOCK;
+    size_t take = (item->tally->take * n + BLOCK - 1) / BLOCK;
     take = take < n ? take : n;
     uint64_t mixed = ((uint64_t)at / BLOCK + 1) * 0x9E3779B97F4A7C15u;
-    w->finds += w->kernels->sift(w->dist32 + (mixed >> 32) % (n - take + 1), take, item->between, w->found + w->finds);
+    const float *from = w->dist32 + (mixed >> 32) % (n - take + 1);
+    w->finds += w->kernels->sift(from, take, item->tally->between, w->found + w->finds);
     w->sampled += take;
 }
 
 static void gather_block(Worker *w, const Item *item, size_t n)
 {
-    const Histogram *h = &item->total;
+    const Histogram *h = &item->tally->total;
     uint32_t key[BLOCK + PAD], bin[RANKS], range[2];
     for (int k = 0; k < RANKS; k++)
-        bin[k] = item->bin[k] < 0 ? UINT32_MAX : (uint32_t)item->bin[k];
+        bin[k] = item->tally->bin[k] < 0 ? UINT32_MAX : (uint32_t)item->tally->bin[k];
     if (h->wide)
         w->kernels->keys_f64(w->dist64, n, h->shift, (uint32_t)h->bins, key, range);
     else
@@ -124,18 +125,18 @@ void sink_zeros(Worker *w, const Item *item, size_t n)
 
 static void give_samples(Worker *w, Item *item)
 {
-    if (item->samples + w->finds > item->room) {
-        size_t room = 2 * (item->samples + w->finds) + CHUNK;
-        double *more = realloc(item->sample, room * sizeof *more);
+    if (item->tally->samples + w->finds > item->tally->room) {
+        size_t room = 2 * (item->tally->samples + w->finds) + CHUNK;
+        double *more = realloc(item->tally->sample, room * sizeof *more);
         if (!more) {
             item->no_memory = 1;
             return;
         }
-        item->sample = more;
-        item->room = room;
+        item->tally->sample = more;
+        item->tally->room = room;
     }
-    memcpy(item->sample + item->samples, w->found, w->finds * sizeof *w->found);
-    item->samples += w->finds;
+    memcpy(item->tally->sample + item->tally->samples, w->found, w->finds * sizeof *w->found);
+    item->tally->samples += w->finds;
 }
 
 void sink_end(Worker *w, Item *item)
@@ -145,10 +146,10 @@ void sink_end(Worker *w, Item *item)
     pthread_mutex_lock(w->lock);
     if (w->finds)
         give_samples(w, item);
-    item->seen += (int64_t)w->seen;
-    item->sampled += (int64_t)w->sampled;
-    for (int k = 0; item->mode == BRACKET && item->stage == FIRST && k < item->brackets.edges; k++)
+    item->tally->seen += (int64_t)w->seen;
+    item->tally->sampled += (int64_t)w->sampled;
+    for (int k = 0; item->mode == BRACKET && item->stage == FIRST && k < item->tally->brackets.edges; k++)
         for (int lane = 0; lane < 16; lane++)
-            item->at_or_above[k] += w->brackets.count[k][lane];
+            item->tally->at_or_above[k] += w->brackets.count[k][lane];
     pthread_mutex_unlock(w->lock);
 }

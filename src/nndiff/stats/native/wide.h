@@ -1,15 +1,14 @@
 /* Kernels over doubles, and the exact maxima that the narrow kernels share. */
 
-/* Move the largest distance and its place. The elements come in order, but for those of another chunk. */
-static void raise_abs(Extremes *e, vd ad, int64_t at, int stride)
+/* Move the largest distance and its place: the first of those that are equally large. */
+static void raise_abs(Extremes *e, vd ad, const int64_t at[W])
 {
     double lane[W];
-    d_store(lane, ad);
+    d_store(lane, d_finite_or_zero(ad));
     for (int i = 0; i < W; i++) {
-        int64_t place = at + (int64_t)i * stride;
-        if (lane[i] > e->abs || (lane[i] == e->abs && lane[i] > 0 && place < e->at)) {
+        if (lane[i] > e->abs || (lane[i] == e->abs && lane[i] > 0 && at[i] < e->at)) {
             e->abs = lane[i];
-            e->at = place;
+            e->at = at[i];
         }
     }
 }
@@ -43,15 +42,15 @@ static inline void raise_envelope(Extremes *e, vd ad, vd ar)
     }
 }
 
-/* Move the maxima by one vector of elements; lane i is the element at + i * stride. Divisions take long:
-   only where a product says that they may matter. */
-static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int stride)
+/* Move the maxima by one vector of elements; tell whether one of them may be the largest distance. Divisions take
+   long: only where a product says that they may matter. */
+static int raise(Extremes *e, const Limits *lim, vd ad, vd ar)
 {
     ad = d_finite_or_zero(ad);
     vd line = d_min(d_fma(d_set(lim->slope), ar, d_set(lim->offset)), d_set(lim->plateau));
     vd rel = d_fma(d_set(lim->rel), ar, d_set(lim->rel_offset));
     if (!d_gt(ad, d_sub(d_min(line, rel), d_set(DBL_MIN))))
-        return; /* another lane was meant, or the margin of float32 */
+        return 0; /* the margin of float32 */
     raise_envelope(e, ad, ar);
     vd more = d_add(d_set(1.0), ar);
     if (d_gt(ad, d_mul(d_set(lim->needed), more))) {
@@ -62,9 +61,19 @@ static void raise(Extremes *e, const Limits *lim, vd ad, vd ar, int64_t at, int 
     }
     if (d_gt(ad, d_sub(rel, d_set(DBL_MIN))))
         d_store(e->rel, d_max(d_div(ad, ar), d_load(e->rel))); /* 0/0 is NaN and moves nothing */
-    if (d_gt(ad, d_set(e->abs)) || at < e->at)
-        raise_abs(e, ad, at, stride);
     e->grown = 1;
+    return d_gt(d_set(e->abs), ad) != (1u << W) - 1;
+}
+
+/* The same where lane i is the element at + i. */
+static void raise_row(const Wide *job, vd ad, vd ar, int64_t at)
+{
+    int64_t place[W];
+    if (!raise(job->extremes, job->limits, ad, ar))
+        return;
+    for (int i = 0; i < W; i++)
+        place[i] = at + i;
+    raise_abs(job->extremes, ad, place);
 }
 
 typedef struct {
@@ -165,14 +174,14 @@ static ALWAYS_INLINE void pair_wide(const Wide *job, Sums *out, int given)
         hits += (size_t)wide_step(&s, &l, r, c, given ? d_load(job->d + i) : d_sub(c, r), job->dist64 + i);
     }
     for (size_t k = 0; k < hits; k++)
-        raise(job->extremes, lim, d_load(job->dist64 + hit[k]), d_abs(d_load(job->r + hit[k])), job->at + hit[k], 1);
+        raise_row(job, d_load(job->dist64 + hit[k]), d_abs(d_load(job->r + hit[k])), job->at + hit[k]);
     if (i < job->n) {
         size_t left = job->n - i;
         vd r = d_rest(job->r + i, left, 0), c = d_rest(job->c + i, left, 0);
         vd d = given ? d_rest(job->d + i, left, 0) : d_sub(c, r);
         wide_range(&s, d_rest(job->r + i, left, 1), d_rest(job->c + i, left, 1));
         if (wide_step(&s, &l, r, c, d, job->dist64 + i))
-            raise(job->extremes, lim, d_abs(d), d_abs(r), job->at + (int64_t)i, 1);
+            raise_row(job, d_abs(d), d_abs(r), job->at + (int64_t)i);
     }
     wide_finish(&s, out);
 }

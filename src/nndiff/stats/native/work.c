@@ -26,7 +26,7 @@ int worker_start(Worker *w, const Kernels *kernels, pthread_mutex_t *lock)
     w->d64 = malloc(SPACE(BLOCK));
     w->dist64 = malloc(SPACE(BLOCK));
     w->kept = malloc(SPACE(CHUNK));
-    w->scratch = malloc(SPACE(2 * CHUNK));
+    w->scratch = malloc(SPACE(CHUNK));
     w->found = malloc(SPACE(CHUNK));
     return w->raw[0] && w->raw[1] && w->r32 && w->c32 && w->dist32 && w->r64 && w->c64 && w->d64 && w->dist64 &&
            w->kept && w->scratch && w->found;

@@ -48,6 +48,21 @@ typedef struct {
     int64_t from, to;
 } Near;
 
+/* What is known of the distances of a pair that is larger than a chunk. */
+typedef struct {
+    Histogram total, group[GROUPS];
+    Brackets brackets;
+    int64_t at_or_above[RANKS];        /* each edge */
+    Near near[QUANTILES];
+    Span between[QUANTILES];           /* the brackets by the bits of floats; they may overlap */
+    size_t take;                       /* distances sampled of each block */
+    int64_t seen, sampled;             /* distances in the blocks that were sampled, and samples */
+    double *sample;                    /* gathered or sampled distances */
+    size_t samples, room, expected;
+    int64_t rank[RANKS]; /* inside of its bin */
+    int64_t bin[RANKS];  /* that holds a percentile; -1: it is zero */
+} Tally;
+
 typedef struct {
     Side ref, cand;
     int64_t count;
@@ -57,17 +72,7 @@ typedef struct {
     Stage stage;
     State state;
     Survey known; /* of what is merged so far: a start for the next chunks */
-    Histogram total, group[GROUPS];
-    Brackets brackets;
-    int64_t at_or_above[RANKS];        /* each edge */
-    Near near[QUANTILES];
-    Span between[QUANTILES];           /* the brackets by the bits of floats; they may overlap */
-    size_t take;                       /* distances sampled of each block */
-    int64_t seen, sampled;             /* distances in the blocks that were sampled, and samples */
-    double *sample;   /* gathered or sampled distances */
-    size_t samples, room, expected;
-    int64_t rank[RANKS]; /* inside of its bin */
-    int64_t bin[RANKS];  /* that holds a percentile; -1: it is zero */
+    Tally *tally; /* none where every distance is kept */
     int looks_again, no_memory;
     int error, error_side;
 } Item;

@@ -1,0 +1,147 @@
+/* Which floats need a look in float64: those that may move a maximum, and those close to the tolerance. */
+
+#define MARGIN 1e-6 /* well above the rounding of float32, so nothing that matters is missed */
+
+/* Elements that are looked at again together, where one of them lies too close to the tolerance. */
+enum { SPAN = 256 };
+
+typedef struct {
+    vf slope, offset, plateau, rel, rel_offset;
+    vf rtol, atol; /* surely in tolerance below here, */
+    vi doubt;      /* surely out of it more than so many floats above */
+    vd one;
+} NarrowLines;
+
+/* Products and sums of a one take the ports that sums leave free; the compiler must not see that it is one. */
+static inline vd hidden_one(void)
+{
+    double one = 1.0;
+#if LEVEL
+    __asm__("" : "+x"(one));
+#endif
+    return d_set(one);
+}
+
+static NarrowLines narrow_lines(const Narrow *job)
+{
+    const double less = 1 - MARGIN;
+    const Limits *lim = job->limits;
+    const Tolerance *t = &job->tolerance;
+    const int plain = t->rtol == 0 || (t->rtol >= 1e-30 && t->rtol <= 1e30); /* else every element is in doubt */
+    /* the smallest normal number covers what underflows in a product */
+    return (NarrowLines){
+        f_set((float)fmin(lim->slope * less, FLT_MAX)),
+        f_set((float)(lim->offset * less) - FLT_MIN),
+        f_set((float)(lim->plateau * less) - FLT_MIN),
+        f_set((float)fmin(lim->rel * less, FLT_MAX)), /* an infinite slope would make 0 |r| no number */
+        f_set((float)lim->rel_offset - FLT_MIN),
+        f_set(plain ? (float)(t->rtol * less) : 0.0f),
+        f_set(plain ? (float)(t->atol * less) : 0.0f),
+        i_set(plain ? 64 : INT32_MAX - 1), /* 2 MARGIN and some rounding */
+        hidden_one(),
+    };
+}
+
+/* How far |d| lies above the tolerance, in floats; what lies below wraps around to large numbers. */
+static inline vi above_tolerance(const NarrowLines *l, vf ad, vf ar)
+{
+    return i_sub(i_of(ad), i_of(f_fma(l->rtol, ar, l->atol)));
+}
+
+static inline int any_in_doubt(const NarrowLines *l, vi least)
+{
+    const vi clear = i_sub(l->doubt, i_set(-1));
+    mf doubtful = i_gt(clear, i_unsigned_min(least, clear));
+    return m_any(doubtful, doubtful);
+}
+
+/* The elements that may move a maximum. */
+static inline mf movers(const NarrowLines *l, mf unequal, vf ad, vf ar)
+{
+    vf line = f_min(f_fma(l->slope, ar, l->offset), l->plateau);
+    return f_gt(unequal, ad, f_min(line, f_fma(l->rel, ar, l->rel_offset)));
+}
+
+/* Count the doubtful elements that are out of tolerance, in float64. */
+static unsigned out_of_tolerance(const Narrow *job, unsigned doubtful, vf r, vf c)
+{
+    unsigned outside = 0;
+    for (int half = 0; half < 2; half++) {
+        vd r64 = half ? f_high(r) : f_low(r), c64 = half ? f_high(c) : f_low(c);
+        vd allowed = d_add(d_set(job->tolerance.atol), d_mul(d_set(job->tolerance.rtol), d_abs(r64)));
+        outside |= d_nle(d_abs(d_sub(c64, r64)), allowed) << half * W;
+    }
+    return bits_set(outside & doubtful);
+}
+
+/* Elements that may move a maximum, until there are enough of them to be worth a look in float64. */
+enum { ENOUGH = 4 * W };
+
+typedef struct {
+    double r[ENOUGH + 3 * W], c[ENOUGH + 3 * W]; /* a vector of floats is written behind them, or one of zeros */
+    int64_t at[ENOUGH + 3 * W];
+    size_t count;
+} Waiting;
+
+static void raise_waiting(const Narrow *job, Waiting *w)
+{
+    d_store(w->r + w->count, d_set(0.0));
+    d_store(w->c + w->count, d_set(0.0));
+    for (size_t i = 0; i < w->count; i += W) {
+        vd r = d_load(w->r + i), ad = d_abs(d_sub(d_load(w->c + i), r));
+        if (raise(job->extremes, job->limits, ad, d_abs(r)))
+            raise_abs(job->extremes, ad, w->at + i);
+    }
+    w->count = 0;
+}
+
+static void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned which, int64_t at, int stride)
+{
+    (void)f_put(w->r + w->count, r, which);
+    (void)f_put(w->c + w->count, c, which);
+    for (; which; which &= which - 1)
+        w->at[w->count++] = at + __builtin_ctz(which) * stride;
+    if (w->count >= ENOUGH)
+        raise_waiting(job, w);
+}
+
+/* Look at a vector of a span with one in doubt; return how many of its doubtful elements are out of tolerance. */
+static unsigned look_again(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, int64_t at, int stride)
+{
+    vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
+    mf unequal = f_ne(r, c);
+    vi above = above_tolerance(l, ad, ar);
+    unsigned doubtful = m_bits(unequal) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
+    wait_for_more(job, w, r, c, m_bits(movers(l, unequal, ad, ar)), at, stride);
+    return doubtful ? out_of_tolerance(job, doubtful, r, c) : 0;
+}
+
+/* Look at a vector with an element that may move a maximum. */
+static void look_at_movers(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, int64_t at, int stride)
+{
+    wait_for_more(job, w, r, c, m_bits(movers(l, f_ne(r, c), f_abs(f_sub(c, r)), f_abs(r))), at, stride);
+}
+
+/* The numbers of the vectors to look at again, in order: all of a span with one in doubt, of others those that move. */
+typedef struct {
+    uint16_t vector[BLOCK / (2 * W) + 2];
+    size_t count, before; /* this span */
+} Hits;
+
+enum { IN_DOUBT = 0x8000 };
+
+static ALWAYS_INLINE void add_hit(Hits *h, size_t vector, int hit)
+{
+    h->vector[h->count] = (uint16_t)vector;
+    h->count += (size_t)hit;
+}
+
+static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end)
+{
+    if (doubt) {
+        h->count = h->before;
+        for (; start < end; start += 2 * W)
+            add_hit(h, start / (2 * W) | IN_DOUBT, 1);
+    }
+    h->before = h->count;
+}

@@ -1,5 +1,5 @@
-/* Kernels over floats: what has to be float64 is summed in float64, what only has to be found (maxima,
-   elements out of tolerance) is looked for in float32 with a margin and then decided in float64. */
+/* Kernels over floats: sums are made in float64, what only has to be found (maxima, elements out of tolerance) is
+   looked for in float32 with a margin and then decided in float64. */
 
 typedef struct {
     vd r, ra, rr, d, da, dd, rd;
@@ -22,19 +22,27 @@ static ALWAYS_INLINE void half_step(NarrowSums *s, vd one, vd r, vd c, int wide,
         d_store(dist64, ad);
 }
 
-/* Tell whether the vector holds an element that may move a maximum. `least` is that above the tolerance so far; whole
-   numbers, as those take any port of the machine. */
-static ALWAYS_INLINE int narrow_step(NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c, int wide, float *dist32)
+/* What is found of each element of a vector. */
+typedef struct {
+    mf unequal, outside, moves; /* outside: surely out of tolerance; moves: it may move a maximum */
+} Found;
+
+/* `least` is that above the tolerance so far; whole numbers, as those take any port of the machine. */
+static ALWAYS_INLINE Found narrow_step(vi *least, const NarrowLines *l, vf r, vf c, int wide, float *dist32)
 {
     vf d = f_sub(c, r), ad = f_abs(d), ar = f_abs(r);
     vi above = above_tolerance(l, ad, ar);
-    mf unequal = f_ne(d, f_set(0.0f)), moves = movers(l, unequal, ad, ar);
+    mf unequal = f_ne(d, f_set(0.0f));
     *least = i_unsigned_min(*least, above);
-    s->unequal += bits_set(m_bits(unequal));
-    s->mismatched += bits_set(m_bits(i_gt(above, l->doubt)));
     if (!wide)
         f_store(dist32, ad);
-    return m_any(moves, moves);
+    return (Found){unequal, i_gt(above, l->doubt), movers(l, unequal, ad, ar)};
+}
+
+static ALWAYS_INLINE void count_found(NarrowSums *s, Found f)
+{
+    s->unequal += bits_set(m_bits(f.unequal));
+    s->mismatched += bits_set(m_bits(f.outside));
 }
 
 static inline void narrow_range(NarrowSums *s, vf r, vf c)
@@ -68,7 +76,7 @@ static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, W
         vf a = f_load(r + i), b = f_load(c + i);
         vi least = i_set(-1);
         narrow_range(s, f_load(r_edge + i), f_load(c_edge + i));
-        (void)narrow_step(s, &least, l, a, b, wide, job->dist32 + done + i);
+        count_found(s, narrow_step(&least, l, a, b, wide, job->dist32 + done + i));
         half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
         half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
         s->mismatched += look_again(job, l, w, a, b, job->at + (int64_t)(done + i), 1);
@@ -152,20 +160,19 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
             AHEAD(p);
             AHEAD(q);
             narrow_range(&s, r, c);
-            add_hit(&hits, i / (2 * W), narrow_step(&s, &least, &l, r, c, wide, job->dist32 + i));
+            Found found = narrow_step(&least, &l, r, c, wide, job->dist32 + i);
+            count_found(&s, found);
+            add_hit(&hits, i / (2 * W), m_any(found.moves, found.moves));
             half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0), wide, job->dist64 + i);
             half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1), wide, job->dist64 + i + W);
         }
-        end_span(&hits, any_in_doubt(&l, least), start, end);
+        end_span(&hits, any_in_doubt(&l, least), start, end, 2 * W);
     }
     NarrowSums all = s; /* what is handed over would be kept in memory all along */
     for (size_t k = 0; k < hits.count; k++) {
-        const size_t i = (hits.vector[k] & ~IN_DOUBT) * 2 * W;
+        const size_t i = (hits.step[k] & ~IN_DOUBT) * 2 * W;
         vf r = LOAD(left + i * size), c = LOAD(right + i * size);
-        if (hits.vector[k] & IN_DOUBT)
-            all.mismatched += look_again(job, &l, &waiting, r, c, job->at + (int64_t)i, 1);
-        else
-            look_at_movers(job, &l, &waiting, r, c, job->at + (int64_t)i, 1);
+        all.mismatched += look(job, &l, &waiting, r, c, i, 1, hits.step[k] & IN_DOUBT);
     }
 #undef LOAD
     if (whole < job->n)
@@ -211,28 +218,82 @@ static void take_half_range(const HalfRange *h, const uint16_t *p, size_t n, vf 
     }
 }
 
-static ALWAYS_INLINE int halves_step(const Narrow *job, NarrowSums *s, vi *least, const NarrowLines *l, vf r, vf c,
-                                     int wide, size_t at)
+/* Sums of a few elements. Those of bfloat16 have 8 digits and their products 16: in float32, such a sum is exact but for
+   elements that are far smaller than others, and those round it by 2^-24 at the most. */
+typedef struct {
+    vf r, ra, rr, d, da, dd, rd;
+} GroupSums;
+
+static ALWAYS_INLINE GroupSums group_start(void)
 {
-    half_step(s, l->one, f_low(r), f_low(c), wide, job->dist64 + at);
-    half_step(s, l->one, f_high(r), f_high(c), wide, job->dist64 + at + W);
-    return narrow_step(s, least, l, r, c, wide, job->dist32 + at);
+    const vf zero = f_set(0.0f);
+    return (GroupSums){zero, zero, zero, zero, zero, zero, zero};
+}
+
+static ALWAYS_INLINE void group_step(GroupSums *g, vf r, vf c)
+{
+    vf d = f_sub(c, r);
+    g->r = f_add(g->r, r);
+    g->ra = f_add(g->ra, f_abs(r));
+    g->rr = f_fma(r, r, g->rr);
+    g->d = f_add(g->d, d);
+    g->da = f_add(g->da, f_abs(d));
+    g->dd = f_fma(d, d, g->dd);
+    g->rd = f_fma(r, d, g->rd);
+}
+
+static ALWAYS_INLINE vd with_group(vd sum, vf group)
+{
+    return d_add(sum, d_add(f_low(group), f_high(group)));
+}
+
+static ALWAYS_INLINE void end_group(NarrowSums *s, const GroupSums *g)
+{
+    s->r = with_group(s->r, g->r);
+    s->ra = with_group(s->ra, g->ra);
+    s->rr = with_group(s->rr, g->rr);
+    s->d = with_group(s->d, g->d);
+    s->da = with_group(s->da, g->da);
+    s->dd = with_group(s->dd, g->dd);
+    s->rd = with_group(s->rd, g->rd);
+}
+
+/* Tell whether no square left the range of float32: what it drops below that range is nothing beside the sum. */
+static int are_sound(const Sums *s)
+{
+    const double least = 0x1p-100;
+    return s->rr <= DBL_MAX && s->dd <= DBL_MAX && (s->rr >= least || s->ra == 0) && (s->dd >= least || s->da == 0);
+}
+
+typedef enum { KEPT, SUMMED, GROUPED } Halves; /* distances are kept as doubles; as floats; sums of a few first */
+
+static ALWAYS_INLINE Found halves_step(const Narrow *job, NarrowSums *s, GroupSums *g, vi *least, const NarrowLines *l,
+                                       vf r, vf c, Halves how, size_t at)
+{
+    if (how == GROUPED) {
+        group_step(g, r, c);
+    } else {
+        half_step(s, l->one, f_low(r), f_low(c), how == KEPT, job->dist64 + at);
+        half_step(s, l->one, f_high(r), f_high(c), how == KEPT, job->dist64 + at + W);
+    }
+    return narrow_step(least, l, r, c, how == KEPT, job->dist32 + at);
 }
 
 /* bfloat16 widens by a shift and a mask: elements at even and at odd places, no shuffling. */
-static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
+static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, Halves how)
 {
     const uint16_t *left = job->r, *right = job->c;
     const NarrowLines l = narrow_lines(job);
     NarrowSums s = narrow_start();
     const size_t whole = job->n - job->n % (4 * W);
-    Hits hits; /* a vector of elements at even places, one at odd places, and so on */
+    Hits hits; /* a step is a vector of elements at even places and one at odd places */
     Waiting waiting;
     HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
     hits.count = hits.before = waiting.count = 0;
     for (size_t start = 0, i = 0; start < whole; start += SPAN) {
         const size_t end = start + SPAN < whole ? start + SPAN : whole;
         vi least = i_set(-1);
+        GroupSums group = group_start();
         for (; i < end; i += 4 * W) {
             vf even, odd, c_even, c_odd;
             f_from_bf16(left + i, &even, &odd);
@@ -241,27 +302,30 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, int wide)
             AHEAD(right + i);
             half_range(&r_range, left + i);
             half_range(&c_range, right + i);
-            add_hit(&hits, i / (2 * W), halves_step(job, &s, &least, &l, even, c_even, wide, i));
-            add_hit(&hits, i / (2 * W) + 1, halves_step(job, &s, &least, &l, odd, c_odd, wide, i + 2 * W));
+            Found one = halves_step(job, &s, &group, &least, &l, even, c_even, how, i);
+            Found other = halves_step(job, &s, &group, &least, &l, odd, c_odd, how, i + 2 * W);
+            s.unequal += m_count(one.unequal, other.unequal);
+            s.mismatched += m_count(one.outside, other.outside);
+            add_hit(&hits, i / (4 * W), m_any(one.moves, other.moves));
         }
-        end_span(&hits, any_in_doubt(&l, least), start, end);
+        if (how == GROUPED)
+            end_group(&s, &group);
+        end_span(&hits, any_in_doubt(&l, least), start, end, 4 * W);
     }
     NarrowSums all = s; /* what is handed over would be kept in memory all along */
     const HalfRange ranges[2] = {r_range, c_range};
     take_half_range(&ranges[0], left, whole, &all.rmin, &all.rmax);
     take_half_range(&ranges[1], right, whole, &all.cmin, &all.cmax);
     for (size_t k = 0; k < hits.count; k++) {
-        const size_t odd = hits.vector[k] & 1, i = (hits.vector[k] & ~IN_DOUBT & ~1) * 2 * W;
+        const size_t i = (hits.step[k] & ~IN_DOUBT) * 4 * W;
         vf r[2], c[2];
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
-        if (hits.vector[k] & IN_DOUBT)
-            all.mismatched += look_again(job, &l, &waiting, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
-        else
-            look_at_movers(job, &l, &waiting, r[odd], c[odd], job->at + (int64_t)(i + odd), 2);
+        for (size_t odd = 0; odd < 2; odd++)
+            all.mismatched += look(job, &l, &waiting, r[odd], c[odd], i + odd, 2, hits.step[k] & IN_DOUBT);
     }
     if (whole < job->n)
-        narrow_rest(job, &l, &waiting, TYPE_BF16, wide, whole, &all);
+        narrow_rest(job, &l, &waiting, TYPE_BF16, how == KEPT, whole, &all);
     raise_waiting(job, &waiting);
     narrow_finish(job, TYPE_BF16, &all, out);
 }
@@ -285,10 +349,16 @@ static void pair_f16(const Narrow *job, Sums *out)
 
 static void pair_bf16(const Narrow *job, Sums *out)
 {
-    if (job->dist64)
-        pair_halves(job, out, 1);
-    else
-        pair_halves(job, out, 0);
+    if (job->dist64) {
+        pair_halves(job, out, KEPT);
+        return;
+    }
+    if (job->grouped) {
+        pair_halves(job, out, GROUPED);
+        if (are_sound(out))
+            return;
+    }
+    pair_halves(job, out, SUMMED);
 }
 
 /* Bound the maxima of some elements from below, in float32 with a margin: limits drawn from them hold off most

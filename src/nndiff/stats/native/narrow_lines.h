@@ -122,26 +122,36 @@ static void look_at_movers(const Narrow *job, const NarrowLines *l, Waiting *w, 
     wait_for_more(job, w, r, c, m_bits(movers(l, f_ne(r, c), f_abs(f_sub(c, r)), f_abs(r))), at, stride);
 }
 
-/* The numbers of the vectors to look at again, in order: all of a span with one in doubt, of others those that move. */
+/* Look at a vector of a step once more; return how many that were in doubt are out of tolerance. */
+static unsigned look(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, size_t at, int stride, int doubt)
+{
+    const int64_t place = job->at + (int64_t)at;
+    if (doubt)
+        return look_again(job, l, w, r, c, place, stride);
+    look_at_movers(job, l, w, r, c, place, stride);
+    return 0;
+}
+
+/* The numbers of the steps to look at again, in order: all of a span with one in doubt, of others those that move. */
 typedef struct {
-    uint16_t vector[BLOCK / (2 * W) + 2];
+    uint16_t step[BLOCK / (2 * W) + 2];
     size_t count, before; /* this span */
 } Hits;
 
 enum { IN_DOUBT = 0x8000 };
 
-static ALWAYS_INLINE void add_hit(Hits *h, size_t vector, int hit)
+static ALWAYS_INLINE void add_hit(Hits *h, size_t step, int hit)
 {
-    h->vector[h->count] = (uint16_t)vector;
+    h->step[h->count] = (uint16_t)step;
     h->count += (size_t)hit;
 }
 
-static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end)
+static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end, size_t step)
 {
     if (doubt) {
         h->count = h->before;
-        for (; start < end; start += 2 * W)
-            add_hit(h, start / (2 * W) | IN_DOUBT, 1);
+        for (; start < end; start += step)
+            add_hit(h, start / step | IN_DOUBT, 1);
     }
     h->before = h->count;
 }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum {
-    BLOCK = 4096,    /* elements: the distances stay in the L1 cache */
+    BLOCK = 8192,    /* elements: the distances stay in the L1 cache */
     SURVEYED = 1024, /* elements: the first of a chunk, that limits are drawn from */
     CHUNK = 16384,   /* elements: the unit of work of a thread; both sides stay in the L2 cache */
     LANES = 8,       /* doubles in the widest vector */
@@ -82,6 +82,7 @@ typedef struct {
     Tolerance tolerance;
     const Limits *limits;
     Extremes *extremes;
+    int grouped;    /* sum a few in float32 first, where the type is small */
     float *dist32;  /* |d| rounded to float, in any order; may be absent */
     double *dist64; /* |d|, in any order; may be absent */
 } Narrow;

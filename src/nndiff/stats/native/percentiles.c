@@ -244,23 +244,51 @@ typedef struct {
     int low_known, high_known; /* the value is surely not below, not above the stretch */
 } Stretch;
 
+/* The last key that starts at or before a place in the order of samples. */
+static size_t key_at(const Sorted *s, size_t place)
+{
+    size_t low = 0, high = (size_t)(s->last - s->first);
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (s->start[middle] <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Set the samples at three places in their order. */
+static void samples_at(const Sorted *s, const size_t place[3], double value[3])
+{
+    int64_t rank[RANKS];
+    double of_key[RANKS];
+    for (int k = 0, more; k < 3; k += more) {
+        const size_t key = key_at(s, place[k]), start = s->start[key], end = s->start[key + 1];
+        for (more = 1; k + more < 3 && place[k + more] < end; more++)
+            continue;
+        for (int i = 0; i < RANKS; i++)
+            rank[i] = (int64_t)(place[k + (i < more ? i : more - 1)] - start);
+        select_ranks(s->value + start, end - start, s->spare, rank, of_key);
+        memcpy(value + k, of_key, (size_t)more * sizeof *value);
+    }
+}
+
 /* Select a sample. Where the samples leave more than 0.1 % of doubt about the value, there is none. */
 static int select_between(const Sorted *sorted, Stretch s, double *value)
 {
     const Histogram keys = {.shift = COARSE};
-    double *few = sorted->value + sorted->start[s.from - sorted->first], at_rank[RANKS];
-    size_t n = sorted->start[s.to - sorted->first] - sorted->start[s.from - sorted->first];
+    const size_t first = sorted->start[s.from - sorted->first], n = sorted->start[s.to - sorted->first] - first;
     double last = (double)n - 1, at = fmin(s.at < 0 ? (double)n + s.at : s.at, last);
     if (!(n && at >= 0 && (s.low_known || at >= s.off) && (s.high_known || at + s.off <= last)))
         return 0;
-    int64_t rank[RANKS] = {(int64_t)fmax(at - s.off, 0), (int64_t)at};
-    for (int k = 2; k < RANKS; k++)
-        rank[k] = (int64_t)fmin(at + s.off, last);
-    select_ranks(few, n, sorted->spare, rank, at_rank);
+    const size_t place[3] = {first + (size_t)fmax(at - s.off, 0), first + (size_t)at, first + (size_t)fmin(at + s.off, last)};
+    double found[3];
+    samples_at(sorted, place, found);
     /* that no sample at all came before (or after) the place is as good as out of the question beyond nine */
-    double low = at < s.off && at < 9 ? edge_of(&keys, s.from) : at_rank[0];
-    double high = at + s.off > last && last - at < 9 ? edge_of(&keys, s.to) : at_rank[2];
-    *value = at_rank[1];
+    double low = at < s.off && at < 9 ? edge_of(&keys, s.from) : found[0];
+    double high = at + s.off > last && last - at < 9 ? edge_of(&keys, s.to) : found[2];
+    *value = found[1];
     return fmax(high - *value, *value - low) <= 1e-3 * *value;
 }
 

@@ -201,7 +201,13 @@ void select_ranks(const double *x, size_t n, double *scratch, const int64_t rank
     int64_t place[RANKS];
     const int known[RANKS] = {0};
     const Heap heap = {NULL, x, NULL, n, bins_for(x, n), scratch};
+    double two[2];
     memcpy(place, ranks, sizeof place);
+    if (is_settled(&heap.bins, x, n, 0, 0, two) && two[0] > 0) { /* all are the same */
+        for (int k = 0; k < RANKS; k++)
+            value[k] = two[0];
+        return;
+    }
     count_bins(&heap.bins, x, n, count);
     find_bins(count, place, bin);
     select_places(&heap, bin, place, known, value);

@@ -322,8 +322,8 @@ static void measure_narrow(Worker *w, const Item *item, const State *s, const ch
                            int64_t at, Sums *out)
 {
     int keep = item->mode == KEEP;
-    Narrow job = {r, c, n, at, item->tolerance, &w->limits, &w->extremes, keep ? NULL : w->dist32,
-                  keep ? w->kept + s->finite : NULL};
+    Narrow job = {r, c, n, at, item->tolerance, &w->limits, &w->extremes, item->count > EXACT_LIMIT,
+                  keep ? NULL : w->dist32, keep ? w->kept + s->finite : NULL};
     if (item->fused && item->ref.type == TYPE_BF16) {
         w->kernels->pair_bf16(&job, out);
     } else if (item->fused && item->ref.type == TYPE_F16) {
@@ -395,12 +395,13 @@ static void take_extremes(const Extremes *e, State *s)
 }
 
 /* Where there is no survey, the first blocks are short, so that the maxima soon hold off most elements; so are those of
-   a small pair, and those of doubles, for the sake of the cache. What is known from other chunks has no say: it depends on
-   the threads, and sums must not. */
+   a small pair, and those of long elements, for the sake of the cache. What is known from other chunks has no say: it
+   depends on the threads, and sums must not. */
 static size_t block_size(const Item *item, size_t done, size_t left)
 {
-    const size_t narrow = item->mode == KEEP ? BLOCK / 2 : BLOCK;
-    size_t size = item->narrow ? narrow : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK / 4;
+    const int bytes = TYPE_SIZE[item->ref.type] + TYPE_SIZE[item->cand.type];
+    const size_t narrow = item->mode == KEEP ? BLOCK / 4 : bytes > 4 ? BLOCK / 2 : BLOCK;
+    size_t size = item->narrow ? narrow : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK / 8;
     return left < size ? left : size;
 }
 
@@ -454,7 +455,7 @@ void second_look(Worker *w, Item *item, const Task *task)
         return;
     sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
-        n = task->n - done < BLOCK ? task->n - done : BLOCK;
+        n = task->n - done < BLOCK / 2 ? task->n - done : BLOCK / 2;
         const char *a = r + done * TYPE_SIZE[item->ref.type], *b = c + done * TYPE_SIZE[item->cand.type];
         if (item->same && memcmp(a, b, n * TYPE_SIZE[item->ref.type]) == 0) {
             sink_zeros(w, item, n); /* zeros are in no bin that is looked at again */

@@ -89,6 +89,7 @@ static int takes_part(const Item *item, Round round)
     switch (round) {
     case ROUND_PILOT: return item->mode == BRACKET;
     case ROUND_FIRST: return 1;
+    case ROUND_WINDOWS: return item->stage == WINDOWS && !item->error;
     default: return item->looks_again && !item->error && !item->no_memory;
     }
 }
@@ -125,6 +126,8 @@ static void end_round(Batch *b)
             item_draw_brackets(item);
         else if (b->round == ROUND_FIRST)
             item_after_first_look(item);
+        else if (b->round == ROUND_WINDOWS && item->stage == WINDOWS)
+            item_after_windows(item);
         b->no_memory |= item->no_memory;
     }
     b->round++;
@@ -184,7 +187,7 @@ static void *work(void *argument)
         Item *item = &b->items[task->item];
         if (b->round == ROUND_PICK)
             item_after_second_look(item);
-        else if (b->round == ROUND_SECOND)
+        else if (b->round == ROUND_SECOND || b->round == ROUND_WINDOWS)
             second_look(hand->worker, item, task);
         else
             first_look(hand->worker, item, task, state_of(step, t));

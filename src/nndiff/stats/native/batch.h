@@ -6,7 +6,7 @@
 
 enum { MAX_THREADS = 64 };
 
-typedef enum { ROUND_PILOT, ROUND_FIRST, ROUND_SECOND, ROUND_PICK, ROUND_END } Round;
+typedef enum { ROUND_PILOT, ROUND_FIRST, ROUND_WINDOWS, ROUND_SECOND, ROUND_PICK, ROUND_END } Round;
 
 typedef struct Batch {
     const Kernels *kernels;

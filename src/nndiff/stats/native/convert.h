@@ -31,11 +31,20 @@ static inline float bf16_to_float(uint16_t half)
     }                                                                                                                  \
     return
 
+static void halves_to_floats(const void *source, size_t n, float *out)
+{
+#if LEVEL /* every machine with AVX2 has an instruction for it */
+    for (; n >= 8; n -= 8, source = (const uint16_t *)source + 8, out += 8)
+        _mm256_storeu_ps(out, _mm256_cvtph_ps(_mm_loadu_si128(source)));
+#endif
+    EACH(uint16_t, half_to_float(x));
+}
+
 static void to_f32(Type type, const void *source, size_t n, float *out)
 {
     switch (type) {
     case TYPE_F32: memcpy(out, source, n * sizeof *out); return;
-    case TYPE_F16: EACH(uint16_t, half_to_float(x));
+    case TYPE_F16: halves_to_floats(source, n, out); return;
     case TYPE_BF16: EACH(uint16_t, bf16_to_float(x));
     case TYPE_I16: EACH(int16_t, (float)x);
     case TYPE_I8: EACH(int8_t, (float)x);

@@ -32,7 +32,7 @@ static ALWAYS_INLINE void count_above(const float *p, size_t n, Brackets *b, int
 {
     size_t i = 0;
 #if LEVEL
-    __m256i edge[RANKS], count[RANKS];
+    __m256i edge[EDGES], count[EDGES];
     for (int k = 0; k < edges; k++) {
         edge[k] = _mm256_set1_epi16((int16_t)(b->edge[k] - 1));
         count[k] = _mm256_loadu_si256((const __m256i *)b->count[k]);
@@ -49,7 +49,7 @@ static ALWAYS_INLINE void count_above(const float *p, size_t n, Brackets *b, int
 #else
     typedef int16_t keys __attribute__((vector_size(16)));
     const kf upper = {(int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000, (int)0xFFFF0000};
-    keys edge[RANKS], count[RANKS];
+    keys edge[EDGES], count[EDGES];
     for (int k = 0; k < edges; k++) {
         edge[k] = (keys){0} + b->edge[k];
         memcpy(&count[k], b->count[k], sizeof count[k]);
@@ -81,8 +81,10 @@ static void bracket(const float *p, size_t n, Brackets *b)
         count_above(p, n, b, 4);
     else if (b->edges <= 6)
         count_above(p, n, b, 6);
-    else
+    else if (b->edges <= 8)
         count_above(p, n, b, 8);
+    else
+        count_above(p, n, b, EDGES);
 }
 
 /* Pick the floats that lie in some spans; there is PAD behind `out`. */
@@ -113,12 +115,57 @@ static size_t sift(const float *p, size_t n, const Span span[QUANTILES], double 
     return found;
 }
 
+static ALWAYS_INLINE size_t sieve_spans(const float *p, size_t n, const Span *span, int spans, int64_t *above, double *out)
+{
+    vi from[QUANTILES], width[QUANTILES], rest[QUANTILES];
+    uint64_t count[QUANTILES] = {0};
+    size_t found = 0;
+    for (int q = 0; q < spans; q++) { /* moved so that what wraps around below is large */
+        from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
+        width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
+        rest[q] = i_set((int32_t)(0x7F800000u - span[q].from + 0x80000000u));
+    }
+    for (size_t i = 0; i < n; i += 2 * W) {
+        vf x = f_load(p + i);
+        unsigned inside = 0;
+        for (int q = 0; q < spans; q++) {
+            vi on = i_sub(i_of(x), from[q]);
+            inside |= m_bits(i_gt(width[q], on));
+            count[q] += bits_set(m_bits(i_gt(rest[q], on)));
+        }
+        if (inside)
+            found += f_put(out + found, x, inside);
+    }
+    for (int q = 0; q < spans; q++)
+        above[q] += (int64_t)count[q];
+    return found;
+}
+
+/* Spans that are empty take no time. */
+static size_t sieve(const float *p, size_t n, const Span span[QUANTILES], int64_t above[QUANTILES], double *out)
+{
+    Span some[QUANTILES];
+    int64_t count[QUANTILES] = {0};
+    int spans = 0;
+    for (int q = 0; q < QUANTILES; q++)
+        if (span[q].to)
+            some[spans++] = span[q];
+    size_t found = spans == 1   ? sieve_spans(p, n, some, 1, count, out)
+                   : spans == 2 ? sieve_spans(p, n, some, 2, count, out)
+                   : spans == 3 ? sieve_spans(p, n, some, 3, count, out)
+                                : sieve_spans(p, n, some, 4, count, out);
+    for (int q = QUANTILES - 1; q >= 0; q--)
+        if (span[q].to)
+            above[q] += count[--spans];
+    return found;
+}
+
 static void distance_f32(const float *r, const float *c, size_t n, float *dist32, double *dist64)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         dist32[i] = fabsf(c[i] - r[i]);
+    for (size_t i = 0; dist64 && i < n; i++)
         dist64[i] = fabs((double)c[i] - (double)r[i]);
-    }
 }
 
 static ALWAYS_INLINE void range_of(const uint32_t *key, size_t n, uint32_t range[2])
@@ -286,7 +333,7 @@ static void stripes(uint64_t lane[XXH3_LANES], const uint8_t *p, size_t count, c
 
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, survey,  side_f32, side_bf16,    side_f16,
-    pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  sift,         distance_f32,
+    pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  sift,         sieve,    distance_f32,
     keys_f32,   keys_f64, pick,      keys16,   collect, sort_few,   stripes,
 };
 

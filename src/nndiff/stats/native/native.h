@@ -15,6 +15,7 @@ enum {
     XXH3_LANES = 8,
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,
+    EDGES = 3 * QUANTILES,
     BELOW = 16, /* keys of what lies below all bins */
 };
 
@@ -100,8 +101,8 @@ typedef struct {
 /* Edges near the wanted percentiles, as the upper 16 bits of a float. */
 typedef struct {
     int edges;
-    int16_t edge[RANKS];
-    uint16_t count[RANKS][16]; /* elements at or above each edge, by lane; a chunk fits */
+    int16_t edge[EDGES];
+    uint16_t count[EDGES][16]; /* elements at or above each edge, by lane; a chunk fits */
 } Brackets;
 
 /* Floats by their bits: from `from` on, below `to`. */
@@ -126,7 +127,9 @@ typedef struct {
     void (*to_f64)(Type, const void *, size_t, double *);
     void (*bracket)(const float *, size_t, Brackets *);
     size_t (*sift)(const float *, size_t, const Span[QUANTILES], double *out);
-    void (*distance_f32)(const float *r, const float *c, size_t n, float *dist32, double *dist64);
+    /* the same where few are inside; those from the start of each span on are counted, but for infinite ones */
+    size_t (*sieve)(const float *, size_t, const Span[QUANTILES], int64_t above[QUANTILES], double *out);
+    void (*distance_f32)(const float *r, const float *c, size_t n, float *dist32, double *dist64 /* may be absent */);
     /* keys by leading bits, no larger than `past`; range: the least but for zero, and the largest */
     void (*keys_f32)(const float *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);
     void (*keys_f64)(const double *, size_t, int shift, uint32_t past, uint32_t *key, uint32_t range[2]);

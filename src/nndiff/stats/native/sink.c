@@ -51,11 +51,13 @@ static void aim(Worker *w, Item *item, Histogram *target)
 void sink_start(Worker *w, Item *item, const Task *task)
 {
     int gathers = item->mode == GATHER && item->stage == SECOND;
-    int brackets = item->mode == BRACKET && item->stage == FIRST;
+    int brackets = item->mode == BRACKET && item->stage == FIRST, windows = item->stage == WINDOWS;
     w->finds = w->seen = w->sampled = 0;
     if (brackets)
         w->brackets = item->tally->brackets;
-    if (item->mode != KEEP && !gathers && !brackets)
+    if (windows)
+        memset(w->above, 0, sizeof w->above);
+    if (item->mode != KEEP && !gathers && !brackets && !windows)
         aim(w, item, task->group >= 0 ? &item->tally->group[task->group] : &item->tally->total);
 }
 
@@ -107,6 +109,9 @@ void sink(Worker *w, const Item *item, size_t n, int64_t at)
     w->seen += n;
     if (item->mode == GATHER && item->stage == SECOND) {
         gather_block(w, item, n);
+    } else if (item->stage == WINDOWS) {
+        memset(w->dist32 + n, 0xFF, PAD * sizeof *w->dist32); /* no number */
+        w->finds += w->kernels->sieve(w->dist32, n, item->tally->window, w->above, w->found + w->finds);
     } else if (item->mode == BRACKET && item->stage == FIRST) {
         w->kernels->bracket(w->dist32, n, &w->brackets);
         sample_block(w, item, n, at);
@@ -118,7 +123,7 @@ void sink(Worker *w, const Item *item, size_t n, int64_t at)
 void sink_zeros(Worker *w, const Item *item, size_t n)
 {
     int counts = item->mode != KEEP && !(item->mode == GATHER && item->stage == SECOND) &&
-                 !(item->mode == BRACKET && item->stage == FIRST);
+                 !(item->mode == BRACKET && item->stage == FIRST) && item->stage != WINDOWS;
     if (counts && w->target)
         w->counts[0] += (uint32_t)n;
 }
@@ -151,5 +156,7 @@ void sink_end(Worker *w, Item *item)
     for (int k = 0; item->mode == BRACKET && item->stage == FIRST && k < item->tally->brackets.edges; k++)
         for (int lane = 0; lane < 16; lane++)
             item->tally->at_or_above[k] += w->brackets.count[k][lane];
+    for (int q = 0; item->stage == WINDOWS && q < QUANTILES; q++)
+        item->tally->above[q] += w->above[q];
     pthread_mutex_unlock(w->lock);
 }

@@ -463,7 +463,8 @@ void second_look(Worker *w, Item *item, const Task *task)
         }
         if (item->narrow) {
             w->kernels->distance_f32(as_floats(w, item->ref.type, a, n, w->r32),
-                                     as_floats(w, item->cand.type, b, n, w->c32), n, w->dist32, w->dist64);
+                                     as_floats(w, item->cand.type, b, n, w->c32), n, w->dist32,
+                                     item->stage == WINDOWS ? NULL : w->dist64);
         } else {
             widen(w, item, a, b, n);
             for (size_t i = 0; i < n; i++)

@@ -23,13 +23,13 @@ typedef struct {
 } Side;
 
 /* Which elements are being looked at, and for what. */
-typedef enum { PILOT, FIRST, SECOND } Stage;
+typedef enum { PILOT, FIRST, WINDOWS, SECOND } Stage;
 
 /* How the percentiles of |d| are found. */
 typedef enum {
     KEEP,    /* one chunk: keep every distance, then select */
     GATHER,  /* count all by their leading bits, look again at the bins that hold a percentile */
-    BRACKET, /* a pilot tells about where they are; count at those edges, sample between them */
+    BRACKET, /* a pilot tells about where they are; count at those edges, sample between them; gather what is in doubt */
     COUNT,   /* count all by more leading bits: 0.05 % */
 } Mode;
 
@@ -44,7 +44,7 @@ typedef struct {
 /* Where a percentile is by the pilots: between the keys `from` and `to`, most likely right at an edge. */
 typedef struct {
     int edge;  /* number of the edge, -1: none, as the percentile is zero */
-    int edges; /* 2 where values repeat: both ends of the likeliest key */
+    int edges; /* more where values repeat: both ends of the likeliest key, and maybe of the next one */
     int64_t from, to;
 } Near;
 
@@ -52,11 +52,14 @@ typedef struct {
 typedef struct {
     Histogram total, group[GROUPS];
     Brackets brackets;
-    int64_t at_or_above[RANKS];        /* each edge */
+    int64_t at_or_above[EDGES];        /* each edge */
     Near near[QUANTILES];
     Span between[QUANTILES];           /* the brackets by the bits of floats; they may overlap */
     size_t take;                       /* distances sampled of each block */
     int64_t seen, sampled;             /* distances in the blocks that were sampled, and samples */
+    double value[RANKS];               /* by the samples */
+    Span window[QUANTILES];            /* where they cannot tell; else empty */
+    int64_t above[QUANTILES];          /* the start of each window, or there */
     double *sample;                    /* gathered or sampled distances */
     size_t samples, room, expected;
     int64_t rank[RANKS]; /* inside of its bin */
@@ -100,6 +103,7 @@ typedef struct {
     Histogram *target;
     double *found; /* samples of this chunk */
     size_t finds, seen, sampled;
+    int64_t above[QUANTILES]; /* the start of each window */
 } Worker;
 
 int worker_start(Worker *, const Kernels *, pthread_mutex_t *);
@@ -127,7 +131,17 @@ void sink_end(Worker *, Item *);
 void item_prepare(Item *, int fed);
 void item_draw_brackets(Item *);
 void item_after_first_look(Item *);
+void item_after_windows(Item *);
 void item_after_second_look(Item *);
 void item_stop(Item *);
+
+/* The parts of that for BRACKET. */
+void finish_sampled(Item *, const int64_t rank[RANKS]);
+void finish_windows(Item *, const int64_t rank[RANKS]);
+
+static inline int64_t zeros_of(const State *s)
+{
+    return s->finite - (s->unequal - s->bad_pairs);
+}
 
 #endif

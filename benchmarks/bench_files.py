@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from timing import Row, best
+from timing import Row, in_turns
 
 LAYERS, WIDTH = 32, 4096  # 32 tensors of 16M float32: 2 GB
 
@@ -79,32 +79,31 @@ def _rows(folder: Path) -> Iterator[Row]:
     second = model(1e-3)
     save_file(second, other)
     save_file({"x": torch.zeros(1)}, tiny)
-    sums = best(partial(sum_both, first, second), rounds=5)[0]
+    nndiff = (sys.executable, "-m", "nndiff", "diff", "--quiet")
+    startup, bare = in_turns(run(*nndiff, tiny, tiny), run(sys.executable, "-c", "pass"))
+    yield Row("startup of nndiff diff", startup, "python -c pass", bare)
+    warm, sums = in_turns(run(*nndiff, one, other), partial(sum_both, first, second))
+    yield Row("2 GB pair, different, warm", warm, "3x the sums + startup", 3 * sums + startup, "<= 1x")
     torch.save(first, folder / "one.pt")
     torch.save(second, folder / "other.pt")
     del first, second
-    nndiff = (sys.executable, "-m", "nndiff", "diff", "--quiet")
-    startup = best(run(*nndiff, tiny, tiny), rounds=5)[0]
-    yield Row("startup of nndiff diff", startup, "python -c pass", best(run(sys.executable, "-c", "pass"), rounds=5)[0])
-    warm = best(run(*nndiff, one, other), rounds=5)[0]
-    yield Row("2 GB pair, different, warm", warm, "3x the sums + startup", 3 * sums + startup, "<= 1x")
     yield Row(
         "2 GB pair, different, warm",
         warm,
         "safetensors + loop",
-        best(run(sys.executable, "-c", LOOP, one, other), rounds=1)[0],
+        in_turns(run(sys.executable, "-c", LOOP, one, other), rounds=1)[0],
         ">= 1x",
     )
     yield Row(
         "2 GB pair, different, warm",
         warm,
         "torch.load + loop",
-        best(run(sys.executable, "-c", LOOP, folder / "one.pt", folder / "other.pt"), rounds=1)[0],
+        in_turns(run(sys.executable, "-c", LOOP, folder / "one.pt", folder / "other.pt"), rounds=1)[0],
         ">= 1x",
     )
-    same, compared = best(run(*nndiff, one, copy), run("cmp", one, copy), rounds=5)
+    same, compared = in_turns(run(*nndiff, one, copy), run("cmp", one, copy), rounds=5)
     yield Row("2 GB pair, identical, warm", same, "cmp", compared, "<= 2x")
     for name, mate in (("different", other), ("identical", copy)):
-        ours = min(best(cold(run(*nndiff, one, mate), one, mate), rounds=1)[0] for _ in range(2))
-        theirs = min(best(cold(run("cat", one, mate), one, mate), rounds=1)[0] for _ in range(2))
+        ours = min(in_turns(cold(run(*nndiff, one, mate), one, mate), rounds=1)[0] for _ in range(2))
+        theirs = min(in_turns(cold(run("cat", one, mate), one, mate), rounds=1)[0] for _ in range(2))
         yield Row(f"2 GB pair, {name}, cold", ours, "cat of both files", theirs)

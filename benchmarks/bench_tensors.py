@@ -13,7 +13,7 @@ from nndiff.dtypes import DTYPES
 from nndiff.stats import Job, get_engine
 from nndiff.tensors import MemoryData, TensorRef
 from numpy_way import compare
-from timing import Row, best
+from timing import Row, in_turns
 
 SIZE = 1 << 26
 SMALL, SMALL_COUNT = 6144, 10_000
@@ -52,16 +52,16 @@ def rows() -> Iterator[Row]:
     for dtype, limit in ((torch.float32, "<= 2x"), (torch.bfloat16, "<= 3x"), (torch.float16, ""), (torch.float64, "")):
         one, other = pair(dtype)
         name = f"64M {str(dtype).removeprefix('torch.')}"
-        mine, *theirs = best(ours((ref(one), ref(other))), *sums(one, other), rounds=40)
+        mine, *theirs = in_turns(ours((ref(one), ref(other))), *sums(one, other), rounds=40)
         yield Row(name, mine, "the sums of both", min(theirs), limit)
         if dtype == torch.float32:
             plain = partial(lambda a, b: (a.sum(), b.sum()), one.numpy(), other.numpy())
-            yield Row(name, mine, "numpy.sum of one, then the other", best(plain, rounds=10)[0])
+            yield Row(name, mine, "numpy.sum of one, then the other", in_turns(plain, rounds=10)[0])
         if dtype in (torch.float32, torch.bfloat16):
-            yield Row(name, mine, "torch.allclose", best(partial(torch.allclose, one, other), rounds=2)[0], ">= 1x")
-            yield Row(name, mine, "the NumPy calls", best(partial(numpy_way, one, other), rounds=1)[0], ">= 50x")
+            yield Row(name, mine, "torch.allclose", in_turns(partial(torch.allclose, one, other), rounds=2)[0], ">= 1x")
+            yield Row(name, mine, "the NumPy calls", in_turns(partial(numpy_way, one, other), rounds=1)[0], ">= 50x")
         copy = one.clone()
-        same, *theirs = best(ours((ref(one), ref(copy))), *sums(one, copy), rounds=20)
+        same, *theirs = in_turns(ours((ref(one), ref(copy))), *sums(one, copy), rounds=20)
         yield Row(f"{name}, identical", same, "the sums of both", min(theirs))
     yield from small()
 
@@ -75,8 +75,8 @@ def small() -> Iterator[Row]:
         one, other = (side[: SMALL * SMALL_COUNT] for side in pair(dtype))
         many = [(ref(a), ref(b)) for a, b in zip(one.split(SMALL), other.split(SMALL), strict=True)]
         name = f"10,000 x 6K {str(dtype).removeprefix('torch.')}"
-        apart, whole = best(ours(*many), ours((ref(one), ref(other))), rounds=20)
+        apart, whole = in_turns(ours(*many), ours((ref(one), ref(other))), rounds=20)
         yield Row(name, apart, "one tensor of that size", whole, "<= 3x")
     some = list(zip(one.split(SMALL), other.split(SMALL), strict=True))[:500]
-    took = best(lambda: [numpy_way(a, b) for a, b in some], rounds=1)[0] * SMALL_COUNT / len(some)
+    took = in_turns(lambda: [numpy_way(a, b) for a, b in some], rounds=1)[0] * SMALL_COUNT / len(some)
     yield Row(name, apart, "the NumPy calls", took, ">= 1x")

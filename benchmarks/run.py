@@ -17,17 +17,17 @@ sys.path.insert(0, str(HERE))
 
 from timing import Row  # noqa: E402  # beside this file, not installed
 
-HEAD = ("what", "seconds", "against", "seconds", "ratio", "in CPU time", "target", "")
+HEAD = ("what", "seconds", "against", "seconds", "ratio", "of the best", "in CPU time", "target", "")
 
 
 def cells(row: Row) -> tuple[str, ...]:
     met = {None: "", True: "met", False: "MISSED"}[row.met]
     kind = "faster" if row.is_speedup else "of it"
-    cpu = f"{row.cpu_ratio:.2f}x" if row.cpu_ratio else ""
     if math.isnan(row.ours):  # could not be run: the first cell says why
-        return (row.what, "", row.against, "", "", "", row.target, "")
+        return (row.what, "", row.against, "", "", "", "", row.target, "")
     ratio = f"{row.ratio:.2f}x {kind}"
-    return (row.what, f"{row.ours:.4f}", row.against, f"{row.theirs:.4f}", ratio, cpu, row.target, met)
+    others = (f"{other:.2f}x" if other else "" for other in (row.best_ratio, row.cpu_ratio))
+    return (row.what, f"{row.ours:.4f}", row.against, f"{row.theirs:.4f}", ratio, *others, row.target, met)
 
 
 def line(parts: tuple[str, ...], widths: list[int]) -> str:

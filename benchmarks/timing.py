@@ -1,8 +1,9 @@
-"""Time things against each other on a noisy machine: best of several rounds, taken in turn."""
+"""Time things against each other on a noisy machine: the middle one of several rounds, taken in turn."""
 
 from __future__ import annotations
 
 import resource
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +25,17 @@ class Row:
         return self.theirs / self.ours if self.is_speedup else self.ours / self.theirs
 
     @property
+    def best_ratio(self) -> float | None:
+        """Return the ratio of the best rounds, where both had several."""
+        return self._other_ratio("best")
+
+    @property
     def cpu_ratio(self) -> float | None:
-        """Return the same ratio in processor time, where both were measured."""
-        ours, theirs = getattr(self.ours, "cpu", 0.0), getattr(self.theirs, "cpu", 0.0)
+        """Return the ratio in processor time, where both were measured."""
+        return self._other_ratio("cpu")
+
+    def _other_ratio(self, name: str) -> float | None:
+        ours, theirs = getattr(self.ours, name, 0.0), getattr(self.theirs, name, 0.0)
         if not ours or not theirs:
             return None
         return theirs / ours if self.is_speedup else ours / theirs
@@ -44,15 +53,16 @@ class Row:
 
 
 class Took(float):
-    """Be the seconds something took; know the processor seconds too, which a busy machine changes less."""
+    """Be the seconds of the middle round; know those of the best, and the least processor seconds."""
 
+    best: float = 0.0
     cpu: float = 0.0
 
 
-def took(wall: float, cpu: float) -> Took:
-    """Return seconds that know the processor seconds."""
-    made = Took(wall)
-    made.cpu = cpu
+def took(rounds: list[float], cpu: list[float]) -> Took:
+    """Return what rounds of so many seconds and processor seconds come to."""
+    made = Took(statistics.median(rounds))
+    made.best, made.cpu = min(rounds), min(cpu)
     return made
 
 
@@ -62,13 +72,14 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def best(*ways: Callable[[], object], rounds: int = 7) -> list[Took]:
-    """Return the shortest time of each way; they take turns, so that noise hits all alike."""
-    walls, cpus = ([float("inf")] * len(ways) for _ in range(2))
+def in_turns(*ways: Callable[[], object], rounds: int = 7) -> list[Took]:
+    """Return the time of each way; they take turns, so that noise hits all alike."""
+    walls: list[list[float]] = [[] for _ in ways]
+    cpus: list[list[float]] = [[] for _ in ways]
     for _ in range(rounds):
         for number, way in enumerate(ways):
             start, used = time.perf_counter(), cpu_seconds()
             way()
-            walls[number] = min(walls[number], time.perf_counter() - start)
-            cpus[number] = min(cpus[number], cpu_seconds() - used)
+            walls[number].append(time.perf_counter() - start)
+            cpus[number].append(cpu_seconds() - used)
     return [took(wall, cpu) for wall, cpu in zip(walls, cpus, strict=True)]

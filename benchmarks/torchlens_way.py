@@ -8,20 +8,20 @@ import torch
 import torchlens
 
 from bench_recording import BATCH, LENGTH, bare, model
-from timing import best
+from timing import in_turns
 
 
 def main() -> None:
     net = model()
     inputs = {"input_ids": torch.randint(0, 1000, (BATCH, LENGTH))}
     alone = bare(net, inputs)
-    (forward,) = best(alone, rounds=3)  # before TorchLens has wrapped anything
+    (forward,) = in_turns(alone, rounds=3)  # before TorchLens has wrapped anything
 
     def traced() -> object:
         with torch.no_grad():
             return torchlens.trace(net, inputs["input_ids"])  # of version 2; input_ids is the first argument
 
-    (theirs,) = best(traced, rounds=2)
+    (theirs,) = in_turns(traced, rounds=2)
     print(json.dumps([[theirs, theirs.cpu], [forward, forward.cpu]]))
 
 

@@ -34,8 +34,10 @@ static inline float bf16_to_float(uint16_t half)
 static void halves_to_floats(const void *source, size_t n, float *out)
 {
 #if LEVEL /* every machine with AVX2 has an instruction for it */
-    for (; n >= 8; n -= 8, source = (const uint16_t *)source + 8, out += 8)
+    for (; n >= 8; n -= 8, source = (const uint16_t *)source + 8, out += 8) {
         _mm256_storeu_ps(out, _mm256_cvtph_ps(_mm_loadu_si128(source)));
+        __builtin_prefetch((const char *)source + 2048);
+    }
 #endif
     EACH(uint16_t, half_to_float(x));
 }

@@ -243,6 +243,7 @@ static PyObject *batch_results(BatchObject *self, PyObject *args)
     if (PyList_GET_SIZE(shapes) != count)
         return PyErr_Format(PyExc_ValueError, "%zd shapes for %zd pairs", PyList_GET_SIZE(shapes), count);
     PyObject *out = PyList_New(count);
+    int collects = PyGC_Disable(); /* no result holds another: there is nothing to find on the way */
     for (Py_ssize_t i = 0; out && i < count; i++) {
         PyObject *shape = PyList_GET_ITEM(shapes, i);
         PyObject *made = PyTuple_Check(shape) ? result_of(&self->batch.items[i], &fields, shape) : NULL;
@@ -254,6 +255,8 @@ static PyObject *batch_results(BatchObject *self, PyObject *args)
         }
         PyList_SET_ITEM(out, i, made);
     }
+    if (collects)
+        PyGC_Enable();
     return out;
 }
 

@@ -400,7 +400,7 @@ static void take_extremes(const Extremes *e, State *s)
 static size_t block_size(const Item *item, size_t done, size_t left)
 {
     const int bytes = TYPE_SIZE[item->ref.type] + TYPE_SIZE[item->cand.type];
-    const size_t narrow = item->mode == KEEP ? BLOCK / 4 : bytes > 4 ? BLOCK / 2 : BLOCK;
+    const size_t narrow = item->mode == KEEP || bytes > 4 ? BLOCK / 2 : BLOCK;
     size_t size = item->narrow ? narrow : done == 0 ? 64 : done == 64 ? 192 : done == 256 ? 768 : BLOCK / 8;
     return left < size ? left : size;
 }

@@ -128,3 +128,41 @@ def test_a_nan_on_one_side_is_no_tolerance(name: str) -> None:
     assert got.needed_tolerance == math.inf
     assert set(got.envelope) == {math.inf}
     assert got.max_abs == 0.0
+
+
+BFLOAT16_SPREADS = {
+    "normal": lambda random, size: random.normal(size=size),
+    "far from zero": lambda random, size: 200 + random.normal(size=size),
+    "hardly any spread": lambda random, size: 128 + random.integers(0, 2, size),
+    "many octaves": lambda random, size: random.normal(size=size) * 2.0 ** random.integers(-30, 30, size),
+    "one large beside many small": lambda random, size: np.where(np.arange(size) % 16 == 3, 1.0, 1e-6),
+    "squares below float32": lambda random, size: 1e-25 * random.normal(size=size),
+    "squares beyond float32": lambda random, size: 1e25 * random.normal(size=size),
+    "smallest": lambda random, size: 1e-39 * random.normal(size=size),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("spread", BFLOAT16_SPREADS)
+def test_sums_of_large_bfloat16_pairs(spread: str, name: str) -> None:
+    """Above 2^22 elements sixteen are summed in float32 first: seven digits stay right."""
+    size = (1 << 22) + 77
+    random = np.random.default_rng(0)
+    r = BFLOAT16_SPREADS[spread](random, size).astype(np.float32)
+    c = (r * (1 + 0.01 * random.normal(size=size))).astype(np.float32)
+    ref, cand = ((side.view(np.uint32) >> 16).astype(np.uint16) for side in (r, c))
+    got = measure(engine(name), job(tensor(ref, "bfloat16"), tensor(cand, "bfloat16")))[0]
+    r64, c64 = numbers(ref, "bfloat16"), numbers(cand, "bfloat16")
+    d = c64 - r64
+    near = {"rel": 1e-7, "abs": 1e-300}
+    assert got.unequal == np.count_nonzero(d)
+    assert got.mean_abs == pytest.approx(np.abs(d).mean(), **near)
+    assert got.mse == pytest.approx((d**2).mean(), **near)
+    assert got.rel_l2 == pytest.approx(np.linalg.norm(d) / np.linalg.norm(r64), **near)
+    assert got.ref_mean == pytest.approx(r64.mean(), rel=0, abs=1e-7 * np.abs(r64).mean())
+    assert got.diff_mean == pytest.approx(d.mean(), rel=0, abs=1e-7 * np.abs(d).mean())
+    assert got.ref_std == pytest.approx(r64.std(), rel=1e-6)
+    assert got.cand_std == pytest.approx(c64.std(), rel=1e-6)
+    assert got.diff_std == pytest.approx(d.std(), rel=1e-6)
+    assert 1 - got.cosine == pytest.approx(1 - r64 @ c64 / (np.linalg.norm(r64) * np.linalg.norm(c64)), rel=1e-5)
+    assert 1 - got.correlation == pytest.approx(1 - np.corrcoef(r64, c64)[0, 1], rel=1e-5)

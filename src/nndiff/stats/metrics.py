@@ -23,7 +23,9 @@ class Metrics:
     Equal sides have cosine and correlation 1, constant ones too; else both are NaN where a side has no
     length or no variance. Squares that float64 cannot hold are summed on another scale: a root of them is
     right, a mean of them (mse) may be 0 or inf. Only a |d| beyond float64 is inf, and makes all of d so or NaN.
-    Whole numbers beyond 2^53 keep every digit in d; elsewhere they are rounded to float64.
+    Whole numbers beyond 2^53 keep every digit in d; elsewhere they are rounded to float64. Sums are made in float64;
+    of bfloat16 pairs above 2^22 elements, sixteen at a time are added in float32 first, which is exact but where some
+    are far smaller than others: some 1e-9 of a sum of moduli or squares are lost there, never more than 5e-7.
     """
 
     count: int  # elements
@@ -47,7 +49,7 @@ class Metrics:
     cosine: float
     correlation: float  # Pearson's
     sqnr_db: float  # 10 log10(sum r^2 / sum d^2); inf where d is all zero
-    p50: float  # percentiles of |d|, as numpy.percentile
+    p50: float  # percentiles of |d|: those of numpy.percentile up to 2^22 elements, within 0.1 % above
     p90: float
     p95: float
     p99: float

@@ -221,6 +221,44 @@ def test_batches_wait_for_each_other() -> None:
         _native.Batch(b"", 2, False).begin(second)
 
 
+FORKED = """
+import os
+import numpy as np
+from stats_pairs import job, native, tensor
+values = [np.full(16_000, number, np.float64) for number in range(3000)]
+results = native().measure(job(tensor(each), tensor(each + 1)) for each in values)
+assert next(results).max_abs == 1
+if os.fork():
+    _, status = os.wait()
+    assert len(list(results)) == 2999
+    raise SystemExit(os.waitstatus_to_exitcode(status))
+try:
+    for _ in results:
+        pass
+    print("all of them")
+except ChildProcessError as error:
+    print(error)
+results.close()
+print(next(native().measure([job(tensor(values[1]), tensor(values[2]))])).max_abs)
+"""
+
+
+@needs_native
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_in_between_does_not_wait_for_threads_it_has_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1.0"
+    assert done.stdout.splitlines()[0] in ("the process was forked while tensors were being measured", "all of them")
+
+
 @needs_native
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_many_batches_at_any_number_of_threads(threads: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,29 @@ def test_within_a_thousandth_at_every_width(level: str) -> None:
     ref = random.normal(size=5_000_000).astype(np.float32)
     cand = (ref + random.normal(size=ref.size)).astype(np.float32)
     got = of(measure(native(level), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
+
+
+def rows_of_one_value(size: int) -> NDArray[np.float32]:
+    return np.repeat(np.exp(np.random.default_rng(2).normal(size=size // 512 + 1)), 512)[:size].astype(np.float32)
+
+
+def a_ramp(size: int) -> NDArray[np.float32]:
+    return np.linspace(0, 1, size, dtype=np.float32)
+
+
+def a_ramp_in_a_part(size: int) -> NDArray[np.float32]:
+    return np.where(abs(a_ramp(size) - 0.35) < 0.03, 1 + a_ramp(size), 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("laid", [rows_of_one_value, a_ramp, a_ramp_in_a_part])
+@pytest.mark.parametrize("size", [4_343_854, 4_367_171, 7_382_786, 7_432_372])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_neighbours_that_are_alike(dtype: type, size: int, laid: Callable[[int], NDArray[np.float32]]) -> None:
+    """Samples side by side are worth less than their number where neighbours are alike."""
+    cand = laid(size).astype(dtype)
+    ref = np.zeros_like(cand)
+    got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
     np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
 
 

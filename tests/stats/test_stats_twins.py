@@ -328,3 +328,25 @@ def test_the_needed_tolerance_passes(seed: int, level: str, dtype: type) -> None
         assert both(job(tensor(ref), tensor(cand), less, less), level)[0].mismatched > 0
     for rtol, atol in zip(ENVELOPE_RTOLS, found[0].envelope, strict=True):
         assert both(job(tensor(ref), tensor(cand), atol, rtol), level)[0].mismatched == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_distances_beyond_float64(level: str) -> None:
+    """A difference of finite numbers may be infinite: that is left to the twin, and must not lead C astray."""
+    random = np.random.default_rng(0)
+    for size in (*range(1, 40), 1000, 5000, 16384):
+        for scale in (1.0, 1e-3, 1e200):
+            ref = scale * random.normal(size=size)
+            cand = ref + random.normal(size=size)
+            ref[size // 2], cand[size // 2] = -1.7e308, 1.7e308
+            assert apart(*both(job(tensor(ref), tensor(cand)), level)) == {}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("value", [-1, 1, -3000, 3000, -(2**53), 2**53])
+def test_whole_numbers_against_floats_round_once(value: int, level: str) -> None:
+    ref = np.array([value], np.int64)
+    for apart_by in (0.3, 0.7, 1e-9):
+        cand = np.array([apart_by])
+        for got in both(job(tensor(ref), tensor(cand)), level):
+            assert got.max_abs == abs(apart_by - float(value))

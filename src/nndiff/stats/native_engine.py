@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
@@ -69,7 +70,8 @@ class NativeEngine:
                 yield from self._finish(running, progress)
         finally:
             for running in under_way:  # C reads on until it is done: what it reads must stay
-                running.wait()
+                with contextlib.suppress(ChildProcessError):  # in a fork it reads nothing
+                    running.wait()
 
     def _start(self, pairs: _Pairs, before: _Running | None) -> _Running:
         """Begin with a batch; many small pairs are measured while Python gets the next ones together."""

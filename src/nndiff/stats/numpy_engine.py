@@ -150,7 +150,9 @@ def _difference(ref_raw: NDArray[Any], cand_raw: NDArray[Any], ref: Floats, cand
 
 
 def _halves(whole: NDArray[Any]) -> tuple[Floats, Floats]:
-    low = whole & whole.dtype.type(2047)
+    limit = 1 << 53  # up to here a double has every digit
+    fits = (whole <= limit) & ((whole >= -limit) if whole.dtype.kind == "i" else True)
+    low = np.where(fits, whole.dtype.type(0), whole & whole.dtype.type(2047))
     return (whole - low).astype(np.float64), low.astype(np.float64)
 
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef HAVE_X86
 #include <xmmintrin.h>
 #endif
@@ -360,6 +361,7 @@ int batch_begin(Batch *b, Batch *after)
     pthread_t driver;
     b->seen = 0;
     b->after = after;
+    b->process = getpid();
     b->driven = 1; /* the driver looks at it */
     b->driven = start_thread(&driver, drive, b);
     if (b->driven)
@@ -367,9 +369,14 @@ int batch_begin(Batch *b, Batch *after)
     return b->driven;
 }
 
+int batch_is_lost(const Batch *b)
+{
+    return b->driven && b->process != getpid();
+}
+
 int64_t batch_wait(Batch *b)
 {
-    if (b->driven)
+    if (b->driven && !batch_is_lost(b))
         help_and_await(b);
     b->driven = 0;
     return b->seen;

@@ -2,6 +2,8 @@
 #ifndef NNDIFF_BATCH_H
 #define NNDIFF_BATCH_H
 
+#include <sys/types.h>
+
 #include "work.h"
 
 enum { MAX_THREADS = 64 };
@@ -20,6 +22,7 @@ typedef struct Batch {
     Worker workers[MAX_THREADS];
     int worker_count, no_memory;
     int driven, ended;   /* a thread goes through all steps, while the caller does something else */
+    pid_t process;       /* where that thread is: a fork has it not */
     struct Batch *after; /* the driver begins when this one is done; its workers go on */
     struct Step *open;   /* a step of the driver that the caller may help with */
     int helped;          /* which it does */
@@ -39,6 +42,9 @@ int64_t batch_step(Batch *, size_t end);
 /* Run all tasks in a thread of their own, when those of another batch are done; 0 where there is none to be had. Two at
    a time would end at a time, and leave nothing to do for the machine while their results are made. */
 int batch_begin(Batch *, Batch *after);
+
+/* Tell whether that thread was left behind in the process this one was forked from. */
+int batch_is_lost(const Batch *);
 
 /* Wait for that thread, and help it meanwhile; return the number of elements that were seen. */
 int64_t batch_wait(Batch *);

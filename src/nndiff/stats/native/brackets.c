@@ -22,6 +22,14 @@ static double doubt(const Item *item, int64_t key)
     return sqrt(fmax(squares / groups - mean * mean, 0) / (groups - 1));
 }
 
+/* How much more the share of distances above a key varies than that of independent ones: rows of a matrix may differ, or
+   its elements rise from its start to its end. Samples side by side then tell less than their number says. */
+static double likeness(double doubt, double share, double n)
+{
+    const double ratio = doubt / sqrt(share * (1 - share) / n);
+    return ratio <= 1.6 ? 1 : 1.5 * ratio; /* between eight groups, independent ones come to that by chance */
+}
+
 static void add_edge(Item *item, int64_t key)
 {
     item->tally->brackets.edge[item->tally->brackets.edges++] = (int16_t)key;
@@ -80,7 +88,8 @@ static void draw_bracket(Item *item, int q)
     const Histogram *h = &item->tally->total;
     const double n = (double)h->total, share = QUANTILE[q];
     int64_t inside, other, key = bin_of_rank(h, (int64_t)(share * n), &inside);
-    double off = 6 * doubt(item, key) + 4 * sqrt(share * (1 - share) / n);
+    const double varies = fmax(doubt(item, key), key > 0 ? doubt(item, key - 1) : 0); /* of either end */
+    const double off = 6 * varies + 4 * sqrt(share * (1 - share) / n);
     int64_t from = bin_of_rank(h, (int64_t)(fmax(share - off, 0) * n), &other);
     int64_t to = bin_of_rank(h, (int64_t)(fmin(share + off, 1) * (n - 1)), &other) + 1;
     Near *near = &item->tally->near[q];
@@ -89,6 +98,7 @@ static void draw_bracket(Item *item, int q)
         return;
     near->from = from < 1 ? 1 : from;
     near->to = to > FLOAT_KEYS ? FLOAT_KEYS : to;
+    near->likeness = likeness(varies, share, n);
     key = key < near->from ? near->from : key >= near->to ? near->to - 1 : key;
     draw_edges(item, near, key, inside, off * n);
     item->tally->between[q] = (Span){(uint32_t)near->from << COARSE, (uint32_t)near->to << COARSE};

@@ -139,6 +139,8 @@ static PyObject *batch_begin_method(BatchObject *self, PyObject *after)
         return NULL;
     if (after != Py_None && (!Py_IS_TYPE(after, Py_TYPE(self)) || !((BatchObject *)after)->batch.driven))
         return PyErr_Format(PyExc_ValueError, "only a batch that was begun can be waited for");
+    if (after != Py_None && batch_is_lost(&((BatchObject *)after)->batch))
+        return PyErr_Format(PyExc_ChildProcessError, "the process was forked while tensors were being measured");
     self->busy = batch_begin(&self->batch, after == Py_None ? NULL : &((BatchObject *)after)->batch);
     if (self->busy && after != Py_None)
         Py_XSETREF(self->after, Py_NewRef(after));
@@ -152,6 +154,8 @@ static PyObject *batch_wait_method(BatchObject *self, PyObject *Py_UNUSED(args))
     long long seen;
     if (!self->batch.driven)
         return PyErr_Format(PyExc_RuntimeError, "nothing was begun");
+    if (batch_is_lost(&self->batch))
+        return PyErr_Format(PyExc_ChildProcessError, "the process was forked while tensors were being measured");
     Py_BEGIN_ALLOW_THREADS
     seen = batch_wait(&self->batch);
     Py_END_ALLOW_THREADS

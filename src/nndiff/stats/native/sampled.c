@@ -6,7 +6,7 @@
 
 #include "histogram.h"
 
-enum { GATHERED = 1 << 21 /* elements: as many as a window may hold */ };
+enum { GATHERED = 1 << 17 /* elements: as many as a window may hold */ };
 
 /* The samples in the order of their keys: those of a stretch of keys lie side by side. */
 typedef struct {
@@ -71,6 +71,7 @@ typedef struct {
     int64_t from, to;          /* keys */
     double at;                 /* samples before the place; negative: before the end of the stretch */
     double off;                /* how wrong that may be */
+    double few;                /* samples that may all be missed: nine, if they are independent */
     int low_known, high_known; /* the value is surely not below, not above the stretch */
 } Stretch;
 
@@ -141,9 +142,8 @@ static int select_between(const Sorted *sorted, Stretch s, double share, double 
     const size_t place[3] = {first + (size_t)fmax(at - s.off, 0), first + (size_t)at, first + (size_t)fmin(at + s.off, last)};
     double found[3];
     samples_at(sorted, place, found);
-    /* that no sample at all came before (or after) the place is as good as out of the question beyond nine */
-    double low = at < s.off && at < 9 ? edge_of(&keys, s.from) : found[0];
-    double high = at + s.off > last && last - at < 9 ? edge_of(&keys, s.to) : found[2];
+    double low = at < s.off && at < s.few ? edge_of(&keys, s.from) : found[0];
+    double high = at + s.off > last && last - at < s.few ? edge_of(&keys, s.to) : found[2];
     *value = found[1];
     if (fmax(high - *value, *value - low) <= 1e-3 * *value)
         return 1;
@@ -160,7 +160,8 @@ static int value_between(const Item *item, const Sorted *sorted, int q, int64_t 
     if (near->edge < 0 || t->sampled == 0)
         return 0;
     const int16_t *edge = &t->brackets.edge[near->edge];
-    const double share = (double)t->sampled / (double)t->seen, spread = 4 * sqrt(1 - share), place = (double)rank + 0.5;
+    const double share = (double)t->sampled / (double)t->seen, place = (double)rank + 0.5;
+    const double spread = 4 * sqrt(1 - share) * near->likeness;
     double below[EDGES];
     int after = 0; /* edges at or below the place */
     for (int k = 0; k < near->edges; k++) {
@@ -169,9 +170,15 @@ static int value_between(const Item *item, const Sorted *sorted, int q, int64_t 
     }
     const double on = after > 0 ? (place - below[after - 1]) * share : 0;
     const double back = after < near->edges ? (below[after] - place) * share : 0;
-    Stretch s = {near->from, near->to, on, spread * sqrt(on) + 1, after > 0, after < near->edges};
-    s.from = after > 0 ? edge[after - 1] : near->from;
-    s.to = after < near->edges ? edge[after] : near->to;
+    Stretch s = {
+        .from = after > 0 ? edge[after - 1] : near->from,
+        .to = after < near->edges ? edge[after] : near->to,
+        .at = on,
+        .off = spread * sqrt(on) + 1,
+        .few = 9 * near->likeness * near->likeness,
+        .low_known = after > 0,
+        .high_known = after < near->edges,
+    };
     if (after == 0 || (s.high_known && back < on)) { /* the fewer samples in between, the surer their number */
         s.at = -back;
         s.off = spread * sqrt(back) + 1;

@@ -135,13 +135,15 @@ static uint64_t whole_at(Type type, const char *p, size_t i, int *negative)
     return (uint64_t)x;
 }
 
-/* The difference of numbers of 64 bits from floats: in two parts, as they may have more digits than a double. */
+/* The difference of numbers of 64 bits from floats: in two parts where they have more digits than a double. */
 static void apart_from_whole(Type type, const char *whole, const double *other, size_t n, double sign, double *d)
 {
+    const uint64_t most = (uint64_t)1 << 53;
     for (size_t i = 0; i < n; i++) {
         uint64_t bits;
         memcpy(&bits, whole + i * sizeof bits, sizeof bits);
-        const uint64_t low = bits & 2047, high = bits - low;
+        const int fits = type == TYPE_U64 ? bits <= most : bits + most <= 2 * most; /* from -most to most */
+        const uint64_t low = fits ? 0 : bits & 2047, high = bits - low;
         const double upper = type == TYPE_U64 ? (double)high : (double)(int64_t)high;
         d[i] = sign * ((upper - other[i]) + (double)low);
     }
@@ -442,7 +444,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     take_extremes(&w->extremes, s);
     if (item->narrow && s->abs > FLT_MAX)
         s->extreme = 1; /* the distance as a float was infinite */
-    if (item->mode == KEEP)
+    if (item->mode == KEEP && s->dd <= DBL_MAX) /* else the sums say nothing, and some distance may be infinite */
         percentiles_of(w->kernels, w->kept, (size_t)s->finite, (size_t)(s->finite - (s->unequal - s->bad_pairs)), s->abs,
                        w->scratch, s->quantile);
     sink_end(w, item);

@@ -46,6 +46,7 @@ typedef struct {
     int edge;  /* number of the edge, -1: none, as the percentile is zero */
     int edges; /* more where values repeat: both ends of the likeliest key, and maybe of the next one */
     int64_t from, to;
+    double likeness; /* of neighbours: samples are so many times less sure than independent ones */
 } Near;
 
 /* What is known of the distances of a pair that is larger than a chunk. */

@@ -127,6 +127,14 @@ def test_neighbours_that_are_alike(dtype: type, size: int, laid: Callable[[int],
     np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
 
 
+@pytest.mark.parametrize("scale", [1e-42, 1e-41, 1e-39])
+def test_distances_below_the_normal_floats(scale: float) -> None:
+    cand = (scale * np.random.default_rng(6).normal(size=4_300_000)).astype(np.float32)
+    ref = np.zeros_like(cand)
+    got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3, atol=0)
+
+
 def test_a_tensor_whose_ends_are_another_world() -> None:
     """The pilots see nothing of a difference that lies between them: the engine must notice and look again."""
     size = 6_000_000

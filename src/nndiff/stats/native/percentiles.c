@@ -1,4 +1,5 @@
 /* From counted, sampled and gathered distances to percentiles: what an item does between the looks. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,16 @@ static void finish_counted(Item *item, const int64_t rank[RANKS])
     blend(item->state.finite, value, item->state.quantile);
 }
 
+/* The leading bits of subnormal floats say little of them: they are left to the twin. */
+static void leave_subnormals(Item *item, const int64_t rank[RANKS])
+{
+    if (!item->narrow || item->mode == GATHER || item->looks_again || item->stage == WINDOWS)
+        return;
+    for (int q = 0; q < QUANTILES; q++)
+        if (rank[2 * q + 1] >= zeros_of(&item->state) && item->state.quantile[q] < FLT_MIN)
+            item->state.extreme = 1;
+}
+
 void item_after_first_look(Item *item)
 {
     int64_t rank[RANKS];
@@ -102,6 +113,7 @@ void item_after_first_look(Item *item)
     else
         finish_counted(item, rank);
     item->stage = item->stage == WINDOWS ? WINDOWS : SECOND;
+    leave_subnormals(item, rank);
 }
 
 void item_after_windows(Item *item)
@@ -111,6 +123,7 @@ void item_after_windows(Item *item)
         return;
     ranks_of(item->state.finite, rank);
     finish_windows(item, rank);
+    leave_subnormals(item, rank);
 }
 
 static void finish_gathered(Item *item)
@@ -138,4 +151,6 @@ void item_after_second_look(Item *item)
         finish_gathered(item);
     else
         finish_counted(item, rank);
+    item->looks_again = 0;
+    leave_subnormals(item, rank);
 }

@@ -6,7 +6,7 @@
 
 #include "histogram.h"
 
-enum { GATHERED = 1 << 17 /* elements: as many as a window may hold */ };
+enum { IN_WINDOW = 1 << 17 /* elements, by the samples; there may be more where neighbours are alike */ };
 
 /* The samples in the order of their keys: those of a stretch of keys lie side by side. */
 typedef struct {
@@ -22,12 +22,17 @@ static float float_of(uint32_t bits)
     return single;
 }
 
-static int64_t key_of(double sample)
+static uint32_t bits_of_float(double sample)
 {
     float single = (float)sample; /* it was one */
     uint32_t bits;
     memcpy(&bits, &single, sizeof bits);
-    return bits >> COARSE;
+    return bits;
+}
+
+static int64_t key_of(double sample)
+{
+    return bits_of_float(sample) >> COARSE;
 }
 
 static Sorted sorted_start(const Item *item)
@@ -107,14 +112,6 @@ static void samples_at(const Sorted *s, const size_t place[3], double value[3])
     }
 }
 
-static uint32_t bits_of_float(double value)
-{
-    float single = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &single, sizeof bits);
-    return bits;
-}
-
 /* What may hold the value: twice as far as the samples may be wrong, as far as the stretch goes. None where that is a
    good part of all: there are better ways to look at so many. */
 static Span window_around(const Sorted *sorted, const Stretch *s, double at, size_t first, double last, double share)
@@ -122,7 +119,7 @@ static Span window_around(const Sorted *sorted, const Stretch *s, double at, siz
     const double reach = 2 * s->off, from = fmax(at - reach, 0), to = fmin(at + reach, last);
     const size_t place[3] = {first + (size_t)from, first + (size_t)at, first + (size_t)to};
     double found[3];
-    if ((to - from + 1) / share > GATHERED)
+    if ((to - from + 1) / share > IN_WINDOW)
         return (Span){0, 0};
     samples_at(sorted, place, found);
     const uint32_t low = at < reach ? (uint32_t)s->from << COARSE : bits_of_float(found[0]);
@@ -285,7 +282,7 @@ void finish_windows(Item *item, const int64_t rank[RANKS])
 {
     Tally *t = item->tally;
     double *held = malloc((2 * t->samples + 2) * sizeof *held);
-    int found = 1;
+    int found = !t->overflowed;
     if (!held) {
         item->no_memory = 1;
         return;

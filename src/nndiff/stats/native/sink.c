@@ -130,6 +130,10 @@ void sink_zeros(Worker *w, const Item *item, size_t n)
 
 static void give_samples(Worker *w, Item *item)
 {
+    if (item->stage == WINDOWS && item->tally->samples + w->finds > GATHERED) {
+        item->tally->overflowed = 1;
+        return;
+    }
     if (item->tally->samples + w->finds > item->tally->room) {
         size_t room = 2 * (item->tally->samples + w->finds) + CHUNK;
         double *more = realloc(item->tally->sample, room * sizeof *more);

@@ -12,7 +12,11 @@
 /* Shifts that leave 7 or 10 bits of mantissa. */
 enum { COARSE = 16, FINE = 13, WIDE_COARSE = 45, WIDE_FINE = 42 };
 
-enum { GROUPS = 8, FLOAT_KEYS = 0x7F80 /* finite floats by their upper 16 bits */ };
+enum {
+    GROUPS = 8,
+    FLOAT_KEYS = 0x7F80, /* finite floats by their upper 16 bits */
+    GATHERED = 1 << 21,  /* elements of all windows that are held */
+};
 
 /* Where the elements of one side are: in memory, or in a file. */
 typedef struct {
@@ -61,6 +65,7 @@ typedef struct {
     double value[RANKS];               /* by the samples */
     Span window[QUANTILES];            /* where they cannot tell; else empty */
     int64_t above[QUANTILES];          /* the start of each window, or there */
+    int overflowed;                    /* there was more in the windows than is held */
     double *sample;                    /* gathered or sampled distances */
     size_t samples, room, expected;
     int64_t rank[RANKS]; /* inside of its bin */

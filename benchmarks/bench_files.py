@@ -41,9 +41,16 @@ def model(noise: float, dtype: torch.dtype = torch.float32) -> dict[str, torch.T
 
 
 def sum_both(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """Sum on all cores."""
     for name in one:
         one[name].sum()
         other[name].sum()
+
+
+def sum_plainly(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    for name in one:
+        one[name].numpy().sum()
+        other[name].numpy().sum()
 
 
 def run(*command: str | Path) -> Callable[[], object]:
@@ -82,8 +89,10 @@ def _rows(folder: Path) -> Iterator[Row]:
     nndiff = (sys.executable, "-m", "nndiff", "diff", "--quiet")
     startup, bare = in_turns(run(*nndiff, tiny, tiny), run(sys.executable, "-c", "pass"))
     yield Row("startup of nndiff diff", startup, "python -c pass", bare)
-    warm, sums = in_turns(run(*nndiff, one, other), partial(sum_both, first, second))
+    ways = (partial(way, first, second) for way in (sum_both, sum_plainly))
+    warm, sums, plain = in_turns(run(*nndiff, one, other), *ways)
     yield Row("2 GB pair, different, warm", warm, "3x the sums + startup", 3 * sums + startup, "<= 1x")
+    yield Row("2 GB pair, different, warm", warm, "3x numpy.sum + startup", 3 * plain + startup)
     torch.save(first, folder / "one.pt")
     torch.save(second, folder / "other.pt")
     del first, second

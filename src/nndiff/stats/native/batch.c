@@ -312,19 +312,11 @@ static void end_drive(Batch *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void await(Batch *b)
-{
-    pthread_mutex_lock(&b->lock);
-    while (!b->ended)
-        pthread_cond_wait(&b->change, &b->lock);
-    pthread_mutex_unlock(&b->lock);
-}
-
-static void help_and_await(Batch *b)
+static void await(Batch *b, int helps)
 {
     pthread_mutex_lock(&b->lock);
     while (!b->ended) {
-        if (b->open && atomic_load(&b->open->next) < b->open->end)
+        if (helps && b->open && atomic_load(&b->open->next) < b->open->end)
             help(b, b->open);
         else
             pthread_cond_wait(&b->change, &b->lock);
@@ -347,7 +339,7 @@ static void *drive(void *argument)
 {
     Batch *b = argument;
     if (b->after) {
-        await(b->after);
+        await(b->after, 0);
         take_workers(b, b->after);
     }
     for (size_t end; (end = batch_end_of_step(b, INT64_MAX));)
@@ -377,7 +369,7 @@ int batch_is_lost(const Batch *b)
 int64_t batch_wait(Batch *b)
 {
     if (b->driven && !batch_is_lost(b))
-        help_and_await(b);
+        await(b, 1);
     b->driven = 0;
     return b->seen;
 }

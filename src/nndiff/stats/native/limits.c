@@ -10,12 +10,6 @@ Limits limits_never(void)
     return (Limits){INFINITY, 0, INFINITY, 0, INFINITY, INFINITY};
 }
 
-/* Not fmin: that is a call, and these lines are drawn anew for every few elements of a small tensor. */
-static inline double lesser(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 /* The |d| that an element of this |r| needs to move a maximum. */
 static double curve(const Survey *s, double r)
 {

@@ -108,6 +108,14 @@ static int enter(BatchObject *self)
     return 1;
 }
 
+static int is_lost(const BatchObject *self)
+{
+    if (!batch_is_lost(&self->batch))
+        return 0;
+    PyErr_SetString(PyExc_ChildProcessError, "the process was forked while tensors were being measured");
+    return 1;
+}
+
 PyDoc_STRVAR(step_doc, "step(elements) -> int or None: measure on; how many were new, or None when all is done.");
 
 static PyObject *batch_step_method(BatchObject *self, PyObject *args)
@@ -139,8 +147,8 @@ static PyObject *batch_begin_method(BatchObject *self, PyObject *after)
         return NULL;
     if (after != Py_None && (!Py_IS_TYPE(after, Py_TYPE(self)) || !((BatchObject *)after)->batch.driven))
         return PyErr_Format(PyExc_ValueError, "only a batch that was begun can be waited for");
-    if (after != Py_None && batch_is_lost(&((BatchObject *)after)->batch))
-        return PyErr_Format(PyExc_ChildProcessError, "the process was forked while tensors were being measured");
+    if (after != Py_None && is_lost((BatchObject *)after))
+        return NULL;
     self->busy = batch_begin(&self->batch, after == Py_None ? NULL : &((BatchObject *)after)->batch);
     if (self->busy && after != Py_None)
         Py_XSETREF(self->after, Py_NewRef(after));
@@ -154,8 +162,8 @@ static PyObject *batch_wait_method(BatchObject *self, PyObject *Py_UNUSED(args))
     long long seen;
     if (!self->batch.driven)
         return PyErr_Format(PyExc_RuntimeError, "nothing was begun");
-    if (batch_is_lost(&self->batch))
-        return PyErr_Format(PyExc_ChildProcessError, "the process was forked while tensors were being measured");
+    if (is_lost(self))
+        return NULL;
     Py_BEGIN_ALLOW_THREADS
     seen = batch_wait(&self->batch);
     Py_END_ALLOW_THREADS

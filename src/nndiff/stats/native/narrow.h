@@ -79,7 +79,7 @@ static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, W
         count_found(s, narrow_step(&least, l, a, b, wide, job->dist32 + done + i));
         half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
         half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
-        s->mismatched += look_again(job, l, w, a, b, job->at + (int64_t)(done + i), 1);
+        s->mismatched += look(job, l, w, a, b, done + i, 1, 1);
     }
 }
 

@@ -105,31 +105,18 @@ static void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned wh
         raise_waiting(job, w);
 }
 
-/* Look at a vector of a span with one in doubt; return how many of its doubtful elements are out of tolerance. */
-static unsigned look_again(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, int64_t at, int stride)
+/* Look at a vector once more: at what may move a maximum, and where one is in doubt, at how many of those are out of
+   tolerance, which is returned. */
+static unsigned look(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, size_t at, int stride, int doubt)
 {
     vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
     mf unequal = f_ne(r, c);
+    wait_for_more(job, w, r, c, m_bits(movers(l, unequal, ad, ar)), job->at + (int64_t)at, stride);
+    if (!doubt)
+        return 0;
     vi above = above_tolerance(l, ad, ar);
     unsigned doubtful = m_bits(unequal) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
-    wait_for_more(job, w, r, c, m_bits(movers(l, unequal, ad, ar)), at, stride);
     return doubtful ? out_of_tolerance(job, doubtful, r, c) : 0;
-}
-
-/* Look at a vector with an element that may move a maximum. */
-static void look_at_movers(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, int64_t at, int stride)
-{
-    wait_for_more(job, w, r, c, m_bits(movers(l, f_ne(r, c), f_abs(f_sub(c, r)), f_abs(r))), at, stride);
-}
-
-/* Look at a vector of a step once more; return how many that were in doubt are out of tolerance. */
-static unsigned look(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, size_t at, int stride, int doubt)
-{
-    const int64_t place = job->at + (int64_t)at;
-    if (doubt)
-        return look_again(job, l, w, r, c, place, stride);
-    look_at_movers(job, l, w, r, c, place, stride);
-    return 0;
 }
 
 /* The numbers of the steps to look at again, in order: all of a span with one in doubt, of others those that move. */

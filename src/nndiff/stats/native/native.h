@@ -159,6 +159,12 @@ static inline int is_narrow(Type type)
            type == TYPE_I8 || type == TYPE_U16 || type == TYPE_U8;
 }
 
+/* Not fmin: that is a call, and this is done for every few elements of a small tensor. */
+static inline double lesser(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 static inline int is_whole(Type type)
 {
     return type >= TYPE_I64 && type <= TYPE_U8;

@@ -55,31 +55,32 @@ static double value_counted(const Item *item, int64_t rank)
    of the distance rounded to a float; rounding keeps the order, so the exact distances sort as their bins do. */
 static void plan_gather(Item *item, const int64_t rank[RANKS])
 {
+    Tally *t = item->tally;
     int64_t zeros = zeros_of(&item->state);
     for (int k = 0; k < RANKS; k++) {
-        item->tally->bin[k] = rank[k] < zeros ? -1 : bin_of_rank(&item->tally->total, rank[k], &item->tally->rank[k]);
-        item->looks_again |= item->tally->bin[k] >= 0;
+        t->bin[k] = rank[k] < zeros ? -1 : bin_of_rank(&t->total, rank[k], &t->rank[k]);
+        item->looks_again |= t->bin[k] >= 0;
     }
     int64_t last = -1, held = 0;
-    const int64_t end = item->tally->total.bins;
-    for (int64_t next = end; last < next; next = end, held = (int64_t)item->tally->expected) {
+    const int64_t end = t->total.bins;
+    for (int64_t next = end; last < next; next = end, held = (int64_t)t->expected) {
         for (int k = 0; k < RANKS; k++) /* the wanted bins, from the lowest */
-            if (item->tally->bin[k] > last && item->tally->bin[k] < next)
-                next = item->tally->bin[k];
+            if (t->bin[k] > last && t->bin[k] < next)
+                next = t->bin[k];
         if (next == end)
             break;
         for (int k = 0; k < RANKS; k++)
-            if (item->tally->bin[k] == next)
-                item->tally->rank[k] += held - (next == 0 ? zeros : 0);
-        item->tally->expected += item->tally->total.count[next] - (uint64_t)(next == 0 ? zeros : 0);
+            if (t->bin[k] == next)
+                t->rank[k] += held - (next == 0 ? zeros : 0);
+        t->expected += t->total.count[next] - (uint64_t)(next == 0 ? zeros : 0);
         last = next;
     }
     for (int k = 0; k < RANKS; k++)
-        if (item->tally->bin[k] < 0)
-            item->tally->rank[k] = 0;
-    item->tally->room = item->looks_again ? item->tally->expected + 1 : 0;
-    item->tally->sample = malloc(item->tally->room * sizeof *item->tally->sample + 1);
-    item->no_memory |= item->tally->sample == NULL;
+        if (t->bin[k] < 0)
+            t->rank[k] = 0;
+    t->room = item->looks_again ? t->expected + 1 : 0;
+    t->sample = malloc(t->room * sizeof *t->sample + 1);
+    item->no_memory |= t->sample == NULL;
 }
 
 static void finish_counted(Item *item, const int64_t rank[RANKS])
@@ -106,13 +107,13 @@ void item_after_first_look(Item *item)
     if (item->mode == KEEP || item->state.finite == 0 || item->error || item->no_memory)
         return;
     ranks_of(item->state.finite, rank);
+    item->stage = SECOND;
     if (item->mode == GATHER)
         plan_gather(item, rank);
     else if (item->mode == BRACKET)
         finish_sampled(item, rank);
     else
         finish_counted(item, rank);
-    item->stage = item->stage == WINDOWS ? WINDOWS : SECOND;
     leave_subnormals(item, rank);
 }
 
@@ -122,22 +123,24 @@ void item_after_windows(Item *item)
     if (item->error || item->no_memory)
         return;
     ranks_of(item->state.finite, rank);
+    item->stage = SECOND;
     finish_windows(item, rank);
     leave_subnormals(item, rank);
 }
 
 static void finish_gathered(Item *item)
 {
-    double value[RANKS] = {0}, *scratch = malloc((item->tally->samples + 1) * sizeof *scratch);
+    const Tally *t = item->tally;
+    double value[RANKS] = {0}, *scratch = malloc((t->samples + 1) * sizeof *scratch);
     /* unless the file changed between the looks */
-    int whole = scratch && item->tally->samples == item->tally->expected;
+    int whole = scratch && t->samples == t->expected;
     if (whole)
-        select_ranks(item->tally->sample, item->tally->samples, scratch, item->tally->rank, value);
+        select_ranks(t->sample, t->samples, scratch, t->rank, value);
     for (int k = 0; k < RANKS; k++) {
-        if (item->tally->bin[k] < 0)
+        if (t->bin[k] < 0)
             value[k] = 0;
         else if (!whole)
-            value[k] = fmin(edge_of(&item->tally->total, item->tally->bin[k]), item->state.abs);
+            value[k] = fmin(edge_of(&t->total, t->bin[k]), item->state.abs);
     }
     free(scratch);
     blend(item->state.finite, value, item->state.quantile);

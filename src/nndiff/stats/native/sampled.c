@@ -228,7 +228,6 @@ static void count_finely(Item *item)
     free(item->tally->total.count);
     histogram_start(item, &item->tally->total, 1);
     item->looks_again = 1;
-    item->stage = SECOND;
 }
 
 void finish_sampled(Item *item, const int64_t rank[RANKS])
@@ -292,7 +291,6 @@ void finish_windows(Item *item, const int64_t rank[RANKS])
             found = take_window(item, q, rank, held, held + t->samples + 1);
     free(held);
     blend(item->state.finite, t->value, item->state.quantile);
-    item->stage = SECOND;
     if (!found)
         count_finely(item);
 }

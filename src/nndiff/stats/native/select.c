@@ -241,7 +241,6 @@ static void count_keys(const uint16_t *key, size_t n, size_t bins, uint32_t *cou
     memset(count + bins - BELOW + 1, 0, 16 * sizeof *count);
 }
 
-static inline double lesser(double a, double b) { return a < b ? a : b; }
 static inline double greater(double a, double b) { return a > b ? a : b; }
 
 static double middle(const double x[3])

@@ -48,16 +48,29 @@ static void aim(Worker *w, Item *item, Histogram *target)
     w->high = 0;
 }
 
+/* What becomes of the distances of an item at this stage. */
+typedef enum { LEFT /* they are kept as they are */, COUNTED, PICKED, BRACKETED, SIEVED } Use;
+
+static Use use_of(const Item *item)
+{
+    if (item->mode == KEEP)
+        return LEFT;
+    if (item->stage == WINDOWS)
+        return SIEVED;
+    if (item->mode == GATHER && item->stage == SECOND)
+        return PICKED;
+    return item->mode == BRACKET && item->stage == FIRST ? BRACKETED : COUNTED;
+}
+
 void sink_start(Worker *w, Item *item, const Task *task)
 {
-    int gathers = item->mode == GATHER && item->stage == SECOND;
-    int brackets = item->mode == BRACKET && item->stage == FIRST, windows = item->stage == WINDOWS;
+    const Use use = use_of(item);
     w->finds = w->seen = w->sampled = 0;
-    if (brackets)
+    if (use == BRACKETED)
         w->brackets = item->tally->brackets;
-    if (windows)
+    if (use == SIEVED)
         memset(w->above, 0, sizeof w->above);
-    if (item->mode != KEEP && !gathers && !brackets && !windows)
+    if (use == COUNTED)
         aim(w, item, task->group >= 0 ? &item->tally->group[task->group] : &item->tally->total);
 }
 
@@ -104,63 +117,65 @@ static void gather_block(Worker *w, const Item *item, size_t n)
 
 void sink(Worker *w, const Item *item, size_t n, int64_t at)
 {
+    const Use use = use_of(item);
     if (n == 0)
         return;
     w->seen += n;
-    if (item->mode == GATHER && item->stage == SECOND) {
+    if (use == PICKED) {
         gather_block(w, item, n);
-    } else if (item->stage == WINDOWS) {
+    } else if (use == SIEVED) {
         memset(w->dist32 + n, 0xFF, PAD * sizeof *w->dist32); /* no number */
         w->finds += w->kernels->sieve(w->dist32, n, item->tally->window, w->above, w->found + w->finds);
-    } else if (item->mode == BRACKET && item->stage == FIRST) {
+    } else if (use == BRACKETED) {
         w->kernels->bracket(w->dist32, n, &w->brackets);
         sample_block(w, item, n, at);
-    } else if (item->mode != KEEP && w->target) {
+    } else if (use == COUNTED && w->target) {
         count_block(w, n);
     }
 }
 
 void sink_zeros(Worker *w, const Item *item, size_t n)
 {
-    int counts = item->mode != KEEP && !(item->mode == GATHER && item->stage == SECOND) &&
-                 !(item->mode == BRACKET && item->stage == FIRST) && item->stage != WINDOWS;
-    if (counts && w->target)
+    if (use_of(item) == COUNTED && w->target)
         w->counts[0] += (uint32_t)n;
 }
 
 static void give_samples(Worker *w, Item *item)
 {
-    if (item->stage == WINDOWS && item->tally->samples + w->finds > GATHERED) {
-        item->tally->overflowed = 1;
+    Tally *t = item->tally;
+    if (use_of(item) == SIEVED && t->samples + w->finds > GATHERED) {
+        t->overflowed = 1;
         return;
     }
-    if (item->tally->samples + w->finds > item->tally->room) {
-        size_t room = 2 * (item->tally->samples + w->finds) + CHUNK;
-        double *more = realloc(item->tally->sample, room * sizeof *more);
+    if (t->samples + w->finds > t->room) {
+        size_t room = 2 * (t->samples + w->finds) + CHUNK;
+        double *more = realloc(t->sample, room * sizeof *more);
         if (!more) {
             item->no_memory = 1;
             return;
         }
-        item->tally->sample = more;
-        item->tally->room = room;
+        t->sample = more;
+        t->room = room;
     }
-    memcpy(item->tally->sample + item->tally->samples, w->found, w->finds * sizeof *w->found);
-    item->tally->samples += w->finds;
+    memcpy(t->sample + t->samples, w->found, w->finds * sizeof *w->found);
+    t->samples += w->finds;
 }
 
 void sink_end(Worker *w, Item *item)
 {
+    Tally *t = item->tally;
+    const Use use = use_of(item);
     if (item->mode != BRACKET && !w->finds)
         return;
     pthread_mutex_lock(w->lock);
     if (w->finds)
         give_samples(w, item);
-    item->tally->seen += (int64_t)w->seen;
-    item->tally->sampled += (int64_t)w->sampled;
-    for (int k = 0; item->mode == BRACKET && item->stage == FIRST && k < item->tally->brackets.edges; k++)
+    t->seen += (int64_t)w->seen;
+    t->sampled += (int64_t)w->sampled;
+    for (int k = 0; use == BRACKETED && k < t->brackets.edges; k++)
         for (int lane = 0; lane < 16; lane++)
-            item->tally->at_or_above[k] += w->brackets.count[k][lane];
-    for (int q = 0; item->stage == WINDOWS && q < QUANTILES; q++)
-        item->tally->above[q] += w->above[q];
+            t->at_or_above[k] += w->brackets.count[k][lane];
+    for (int q = 0; use == SIEVED && q < QUANTILES; q++)
+        t->above[q] += w->above[q];
     pthread_mutex_unlock(w->lock);
 }

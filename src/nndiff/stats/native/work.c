@@ -445,8 +445,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (item->narrow && s->abs > FLT_MAX)
         s->extreme = 1; /* the distance as a float was infinite */
     if (item->mode == KEEP && s->dd <= DBL_MAX) /* else the sums say nothing, and some distance may be infinite */
-        percentiles_of(w->kernels, w->kept, (size_t)s->finite, (size_t)(s->finite - (s->unequal - s->bad_pairs)), s->abs,
-                       w->scratch, s->quantile);
+        percentiles_of(w->kernels, w->kept, (size_t)s->finite, (size_t)zeros_of(s), s->abs, w->scratch, s->quantile);
     sink_end(w, item);
 }
 

@@ -5,10 +5,11 @@ typedef struct {
     vd r, ra, rr, d, da, dd, rd;
     vf rmin, rmax, cmin, cmax;
     uint64_t unequal, mismatched;
+    size_t kept;
 } NarrowSums;
 
-/* Half of the sums are products too: either kind alone would keep its ports busy for longer. */
-static ALWAYS_INLINE void half_step(NarrowSums *s, vd one, vd r, vd c, int wide, double *dist64)
+/* Half of the sums are products too: either kind alone would keep its ports busy for longer. Return the distances. */
+static ALWAYS_INLINE vd half_step(NarrowSums *s, vd one, vd r, vd c)
 {
     vd d = d_sub(c, r), ad = d_abs(d);
     s->r = d_fma(r, one, s->r);
@@ -18,8 +19,7 @@ static ALWAYS_INLINE void half_step(NarrowSums *s, vd one, vd r, vd c, int wide,
     s->da = d_add(s->da, ad);
     s->dd = d_fma(d, d, s->dd);
     s->rd = d_fma(r, d, s->rd);
-    if (wide)
-        d_store(dist64, ad);
+    return ad;
 }
 
 /* What is found of each element of a vector. */
@@ -57,7 +57,7 @@ static inline NarrowSums narrow_start(void)
 {
     const vd zero = d_set(0.0);
     const vf high = f_set(INFINITY), low = f_set(-INFINITY);
-    return (NarrowSums){zero, zero, zero, zero, zero, zero, zero, high, low, high, low, 0, 0};
+    return (NarrowSums){zero, zero, zero, zero, zero, zero, zero, high, low, high, low, 0, 0, 0};
 }
 
 /* Take the last few elements, already floats: zeros behind them change no sum. */
@@ -77,8 +77,12 @@ static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, W
         vi least = i_set(-1);
         narrow_range(s, f_load(r_edge + i), f_load(c_edge + i));
         count_found(s, narrow_step(&least, l, a, b, wide, job->dist32 + done + i));
-        half_step(s, l->one, f_low(a), f_low(b), wide, job->dist64 + done + i);
-        half_step(s, l->one, f_high(a), f_high(b), wide, job->dist64 + done + i + W);
+        vd low = half_step(s, l->one, f_low(a), f_low(b)), high = half_step(s, l->one, f_high(a), f_high(b));
+        if (wide) {
+            d_store(job->dist64 + s->kept, low);
+            d_store(job->dist64 + s->kept + W, high);
+            s->kept += left - i < 2 * W ? left - i : 2 * W;
+        }
         s->mismatched += look(job, l, w, a, b, done + i, 1, 1);
     }
 }
@@ -127,6 +131,7 @@ static void narrow_finish(const Narrow *job, Type type, const NarrowSums *s, Sum
     out->cmax = f_most(s->cmax);
     out->unequal = (int64_t)s->unequal;
     out->mismatched = (int64_t)s->mismatched;
+    out->kept = s->kept;
 }
 
 /* The machine reads ahead on its own, but stops at the end of every page: ask for what comes soon. */
@@ -163,12 +168,17 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
             Found found = narrow_step(&least, &l, r, c, wide, job->dist32 + i);
             count_found(&s, found);
             add_hit(&hits, i / (2 * W), m_any(found.moves, found.moves));
-            half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0), wide, job->dist64 + i);
-            half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1), wide, job->dist64 + i + W);
+            vd low = half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0));
+            vd high = half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1));
+            if (wide) {
+                d_store(job->dist64 + i, low);
+                d_store(job->dist64 + i + W, high);
+            }
         }
         end_span(&hits, any_in_doubt(&l, least), start, end, 2 * W);
     }
     NarrowSums all = s; /* what is handed over would be kept in memory all along */
+    all.kept = whole;
     for (size_t k = 0; k < hits.count; k++) {
         const size_t i = (hits.step[k] & ~IN_DOUBT) * 2 * W;
         vf r = LOAD(left + i * size), c = LOAD(right + i * size);
@@ -265,18 +275,24 @@ static int are_sound(const Sums *s)
     return s->rr <= DBL_MAX && s->dd <= DBL_MAX && (s->rr >= least || s->ra == 0) && (s->dd >= least || s->da == 0);
 }
 
-typedef enum { KEPT, SUMMED, GROUPED } Halves; /* distances are kept as doubles; as floats; sums of a few first */
+/* Distances are kept as doubles, those that are not zero: most of them are where models are close; as floats; as floats,
+   and a few are summed first. */
+typedef enum { KEPT, SUMMED, GROUPED } Halves;
 
 static ALWAYS_INLINE Found halves_step(const Narrow *job, NarrowSums *s, GroupSums *g, vi *least, const NarrowLines *l,
                                        vf r, vf c, Halves how, size_t at)
 {
+    Found found = narrow_step(least, l, r, c, how == KEPT, job->dist32 + at);
     if (how == GROUPED) {
         group_step(g, r, c);
-    } else {
-        half_step(s, l->one, f_low(r), f_low(c), how == KEPT, job->dist64 + at);
-        half_step(s, l->one, f_high(r), f_high(c), how == KEPT, job->dist64 + at + W);
+        return found;
     }
-    return narrow_step(least, l, r, c, how == KEPT, job->dist32 + at);
+    vd low = half_step(s, l->one, f_low(r), f_low(c)), high = half_step(s, l->one, f_high(r), f_high(c));
+    if (how == KEPT) {
+        s->kept += d_keep(job->dist64 + s->kept, low, m_bits(found.unequal));
+        s->kept += d_keep(job->dist64 + s->kept, high, m_bits(found.unequal) >> W);
+    }
+    return found;
 }
 
 /* bfloat16 widens by a shift and a mask: elements at even and at odd places, no shuffling. */

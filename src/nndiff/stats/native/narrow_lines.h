@@ -78,29 +78,28 @@ static unsigned out_of_tolerance(const Narrow *job, unsigned doubtful, vf r, vf 
 enum { ENOUGH = 4 * W };
 
 typedef struct {
-    double r[ENOUGH + 3 * W], c[ENOUGH + 3 * W]; /* a vector of floats is written behind them, or one of zeros */
-    int64_t at[ENOUGH + 3 * W];
+    float r[ENOUGH + 4 * W], c[ENOUGH + 4 * W]; /* a vector is written behind them, of anything or of zeros */
+    int32_t place[ENOUGH + 2 * W]; /* in the block */
     size_t count;
 } Waiting;
 
 static void raise_waiting(const Narrow *job, Waiting *w)
 {
-    d_store(w->r + w->count, d_set(0.0));
-    d_store(w->c + w->count, d_set(0.0));
+    f_store(w->r + w->count, f_set(0.0f));
+    f_store(w->c + w->count, f_set(0.0f));
     for (size_t i = 0; i < w->count; i += W) {
-        vd r = d_load(w->r + i), ad = d_abs(d_sub(d_load(w->c + i), r));
+        vd r = d_from_f32(w->r + i), ad = d_abs(d_sub(d_from_f32(w->c + i), r));
         if (raise(job->extremes, job->limits, ad, d_abs(r)))
-            raise_abs(job->extremes, ad, w->at + i);
+            raise_abs(job->extremes, ad, w->place + i, job->at);
     }
     w->count = 0;
 }
 
-static void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned which, int64_t at, int stride)
+static void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned which, size_t at, int stride)
 {
-    (void)f_put(w->r + w->count, r, which);
-    (void)f_put(w->c + w->count, c, which);
-    for (; which; which &= which - 1)
-        w->at[w->count++] = at + __builtin_ctz(which) * stride;
+    (void)f_pack(w->r + w->count, r, which);
+    i_put(w->place + w->count, (int32_t)at, stride, which);
+    w->count += f_pack(w->c + w->count, c, which);
     if (w->count >= ENOUGH)
         raise_waiting(job, w);
 }
@@ -111,7 +110,7 @@ static unsigned look(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, 
 {
     vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
     mf unequal = f_ne(r, c);
-    wait_for_more(job, w, r, c, m_bits(movers(l, unequal, ad, ar)), job->at + (int64_t)at, stride);
+    wait_for_more(job, w, r, c, m_bits(movers(l, unequal, ad, ar)), at, stride);
     if (!doubt)
         return 0;
     vi above = above_tolerance(l, ad, ar);

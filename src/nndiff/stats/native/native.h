@@ -41,6 +41,7 @@ typedef struct {
     double d, da, dd; /* difference */
     double rmin, rmax, cmin, cmax;
     int64_t unequal, mismatched;
+    size_t kept; /* distances that were written; those that are zero may be left out */
 } Sums;
 
 /* Centred square sums of a block, and how far its means are from those they were centred at. */
@@ -85,7 +86,7 @@ typedef struct {
     Extremes *extremes;
     int grouped;    /* sum a few in float32 first, where the type is small */
     float *dist32;  /* |d| rounded to float, in any order; may be absent */
-    double *dist64; /* |d|, in any order; may be absent */
+    double *dist64; /* |d|, in any order, those of zero or not; may be absent */
 } Narrow;
 
 typedef struct {

@@ -335,7 +335,8 @@ static int select_of_few(const Heap *h, const uint32_t *count, const uint32_t bi
     return 1;
 }
 
-static void select_by_keys(const Kernels *kernels, const double *x, size_t n, size_t zeros, double most,
+/* Ranks below zero are those of zeros that are not among x; there are so many among x. */
+static void select_by_keys(const Kernels *kernels, const double *x, size_t n, int64_t zeros, double most,
                            const int64_t rank[RANKS], double *scratch, double value[RANKS])
 {
     uint16_t key[CHUNK + PAD];
@@ -348,20 +349,23 @@ static void select_by_keys(const Kernels *kernels, const double *x, size_t n, si
     count_keys(key, n, heap.bins.last + BELOW, count);
     find_bins(count, place, bin);
     for (int k = 0; k < RANKS; k++)
-        known[k] = (size_t)rank[k] < zeros || is_one_value(&heap.bins, bin[k], apart, &value[k]);
+        known[k] = rank[k] < zeros || is_one_value(&heap.bins, bin[k], apart, &value[k]);
     if (!select_of_few(&heap, count, bin, place, known, value))
         select_places(&heap, bin, place, known, value);
 }
 
-void percentiles_of(const Kernels *kernels, const double *x, size_t n, size_t zeros, double most, double *scratch,
-                    double out[QUANTILES])
+void percentiles_of(const Kernels *kernels, const double *x, size_t n, int64_t count, int64_t zeros, double most,
+                    double *scratch, double out[QUANTILES])
 {
+    const int64_t left_out = count - (int64_t)n;
     int64_t rank[RANKS];
     double value[RANKS] = {0};
-    if (n == 0)
+    if (count == 0)
         return;
-    ranks_of((int64_t)n, rank);
-    if ((size_t)rank[RANKS - 1] >= zeros)
-        select_by_keys(kernels, x, n, zeros, most, rank, scratch, value);
-    blend((int64_t)n, value, out);
+    ranks_of(count, rank);
+    for (int k = 0; k < RANKS; k++)
+        rank[k] -= left_out;
+    if (rank[RANKS - 1] >= zeros - left_out)
+        select_by_keys(kernels, x, n, zeros - left_out, most, rank, scratch, value);
+    blend(count, value, out);
 }

@@ -18,10 +18,10 @@ void blend(int64_t n, const double value[RANKS], double out[QUANTILES]);
 /* Set the elements that would stand at ranks if x were sorted. No element is negative. Scratch is one larger than x. */
 void select_ranks(const double *x, size_t n, double *scratch, const int64_t rank[RANKS], double value[RANKS]);
 
-/* Set the percentiles of at most a chunk, of which the number of zeros and the largest element are known.
-   There is PAD behind x and behind scratch, which holds a chunk. */
-void percentiles_of(const Kernels *, const double *x, size_t n, size_t zeros, double most, double *scratch,
-                    double out[QUANTILES]);
+/* Set the percentiles of `count` elements, at most a chunk, of which the number of zeros and the largest are known: x
+   are n of them, all but some of the zeros. There is PAD behind x and behind scratch, which holds a chunk. */
+void percentiles_of(const Kernels *, const double *x, size_t n, int64_t count, int64_t zeros, double most,
+                    double *scratch, double out[QUANTILES]);
 
 static inline uint64_t bits_of(double x)
 {

@@ -74,6 +74,25 @@ static inline size_t f_put(double *out, vf a, unsigned which)
     return (size_t)__builtin_popcount(which);
 }
 static inline unsigned bits_set(unsigned mask) { return (unsigned)__builtin_popcount(mask); }
+/* the same as they are */
+static inline size_t f_pack(float *out, vf a, unsigned which)
+{
+    f_store(out, _mm512_maskz_compress_ps((mf)which, a));
+    return (size_t)__builtin_popcount(which);
+}
+/* the same of whole numbers: a first one and every so many from it */
+static inline void i_put(int32_t *out, int32_t first, int32_t step, unsigned which)
+{
+    const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    vi place = _mm512_add_epi32(_mm512_mullo_epi32(lane, i_set(step)), i_set(first));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32((mf)which, place));
+}
+/* write at least some of W doubles, and anything behind them; return how many were written */
+static inline size_t d_keep(double *out, vd a, unsigned which)
+{
+    d_store(out, _mm512_maskz_compress_pd((__mmask8)which, a));
+    return (size_t)__builtin_popcount(which & 0xFF);
+}
 /* write some of 4 W doubles, and anything behind them; return their number */
 static inline size_t d_put(double *out, const double *p, uint32_t which)
 {
@@ -270,6 +289,26 @@ static inline size_t f_put(double *out, vf a, unsigned which)
         count += which >> i & 1;
     }
     return count;
+}
+static inline size_t f_pack(float *out, vf a, unsigned which)
+{
+    float lane[2 * W];
+    size_t count = 0;
+    f_store(lane, a);
+    for (; which; which &= which - 1)
+        out[count++] = lane[__builtin_ctz(which)];
+    return count;
+}
+static inline void i_put(int32_t *out, int32_t first, int32_t step, unsigned which)
+{
+    for (; which; which &= which - 1)
+        *out++ = first + __builtin_ctz(which) * step;
+}
+static inline size_t d_keep(double *out, vd a, unsigned which)
+{
+    (void)which; /* leaving some out would take longer than it spares */
+    d_store(out, a);
+    return W;
 }
 static inline size_t d_put(double *out, const double *p, uint32_t which)
 {

@@ -1,14 +1,15 @@
 /* Kernels over doubles, and the exact maxima that the narrow kernels share. */
 
 /* Move the largest distance and its place: the first of those that are equally large. */
-static void raise_abs(Extremes *e, vd ad, const int64_t at[W])
+static void raise_abs(Extremes *e, vd ad, const int32_t place[W], int64_t from)
 {
     double lane[W];
     d_store(lane, d_finite_or_zero(ad));
     for (int i = 0; i < W; i++) {
-        if (lane[i] > e->abs || (lane[i] == e->abs && lane[i] > 0 && at[i] < e->at)) {
+        const int64_t at = from + place[i];
+        if (lane[i] > e->abs || (lane[i] == e->abs && lane[i] > 0 && at < e->at)) {
             e->abs = lane[i];
-            e->at = at[i];
+            e->at = at;
         }
     }
 }
@@ -68,12 +69,12 @@ static int raise(Extremes *e, const Limits *lim, vd ad, vd ar)
 /* The same where lane i is the element at + i. */
 static void raise_row(const Wide *job, vd ad, vd ar, int64_t at)
 {
-    int64_t place[W];
+    int32_t place[W];
     if (!raise(job->extremes, job->limits, ad, ar))
         return;
     for (int i = 0; i < W; i++)
-        place[i] = at + i;
-    raise_abs(job->extremes, ad, place);
+        place[i] = i;
+    raise_abs(job->extremes, ad, place, at);
 }
 
 typedef struct {
@@ -184,6 +185,7 @@ static ALWAYS_INLINE void pair_wide(const Wide *job, Sums *out, int given)
             raise_row(job, d_abs(d), d_abs(r), job->at + (int64_t)i);
     }
     wide_finish(&s, out);
+    out->kept = job->n;
 }
 
 static void pair_f64(const Wide *job, Sums *out)

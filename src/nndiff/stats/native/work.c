@@ -221,9 +221,9 @@ static void add_sums(State *s, const Sums *b, const Centred *m, size_t count)
     comoment_add(&s->both, &both);
 }
 
-static double *room_for_distances(Worker *w, const Item *item, const State *s)
+static double *room_for_distances(Worker *w, const Item *item)
 {
-    return item->mode == KEEP ? w->kept + s->finite : w->dist64;
+    return item->mode == KEEP ? w->kept + w->held : w->dist64;
 }
 
 /* Numbers finite on one side only still belong to that side. */
@@ -272,11 +272,12 @@ static void add_broken(Worker *w, const Item *item, State *s, const char *r, con
     add_lone(w, s, &s->cand, lone_c, cs);
     if (m) {
         Limits never = limits_never(); /* the first attempt has moved the maxima already */
-        Wide job = {w->r64, w->c64, w->d64, m, at, item->tolerance, &never, &w->extremes, room_for_distances(w, item, s)};
+        Wide job = {w->r64, w->c64, w->d64, m, at, item->tolerance, &never, &w->extremes, room_for_distances(w, item)};
         Sums sums;
         w->kernels->pair_f64(&job, &sums);
         Centred around = centred(w, item, r, c, m, &sums, 1);
         add_sums(s, &sums, &around, m);
+        w->held += sums.kept;
         s->extreme |= !(sums.rr + sums.cc + sums.dd <= DBL_MAX);
     }
     sink(w, item, m, at);
@@ -306,8 +307,6 @@ static void add_identical(Worker *w, const Item *item, State *s, const char *r, 
     Centred around = centred(w, item, r, r, n, &sums, 0);
     if (s->first < 0)
         s->first = at;
-    if (item->mode == KEEP)
-        memset(w->kept + s->finite, 0, n * sizeof *w->kept);
     add_sums(s, &sums, &around, n);
     sink_zeros(w, item, n);
 }
@@ -320,12 +319,11 @@ static const float *as_floats(Worker *w, Type type, const void *p, size_t n, flo
     return buffer;
 }
 
-static void measure_narrow(Worker *w, const Item *item, const State *s, const char *r, const char *c, size_t n,
-                           int64_t at, Sums *out)
+static void measure_narrow(Worker *w, const Item *item, const char *r, const char *c, size_t n, int64_t at, Sums *out)
 {
     int keep = item->mode == KEEP;
     Narrow job = {r, c, n, at, item->tolerance, &w->limits, &w->extremes, item->count > EXACT_LIMIT,
-                  keep ? NULL : w->dist32, keep ? w->kept + s->finite : NULL};
+                  keep ? NULL : w->dist32, keep ? w->kept + w->held : NULL};
     if (item->fused && item->ref.type == TYPE_BF16) {
         w->kernels->pair_bf16(&job, out);
     } else if (item->fused && item->ref.type == TYPE_F16) {
@@ -353,10 +351,10 @@ static void add_block(Worker *w, const Item *item, State *s, const char *r, cons
     }
     const int in_place = are_doubles(item, r, c);
     if (item->narrow) {
-        measure_narrow(w, item, s, r, c, n, at, &sums);
+        measure_narrow(w, item, r, c, n, at, &sums);
     } else {
         Wide job = {w->r64, w->c64, w->d64, n, at, item->tolerance, &w->limits, &w->extremes,
-                    room_for_distances(w, item, s)};
+                    room_for_distances(w, item)};
         if (in_place) {
             job.r = (const double *)(const void *)r;
             job.c = (const double *)(const void *)c;
@@ -374,6 +372,7 @@ static void add_block(Worker *w, const Item *item, State *s, const char *r, cons
     if (s->first < 0)
         s->first = at;
     add_sums(s, &sums, &around, n);
+    w->held += sums.kept;
     sink(w, item, n, at);
 }
 
@@ -426,6 +425,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (!fetch_both(w, item, task, &r, &c))
         return;
     memset(&w->extremes, 0, sizeof w->extremes);
+    w->held = 0;
     survey(w, item, r, c, task->n);
     sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
@@ -445,7 +445,7 @@ void first_look(Worker *w, Item *item, const Task *task, State *s)
     if (item->narrow && s->abs > FLT_MAX)
         s->extreme = 1; /* the distance as a float was infinite */
     if (item->mode == KEEP && s->dd <= DBL_MAX) /* else the sums say nothing, and some distance may be infinite */
-        percentiles_of(w->kernels, w->kept, (size_t)s->finite, (size_t)zeros_of(s), s->abs, w->scratch, s->quantile);
+        percentiles_of(w->kernels, w->kept, w->held, s->finite, zeros_of(s), s->abs, w->scratch, s->quantile);
     sink_end(w, item);
 }
 

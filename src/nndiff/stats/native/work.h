@@ -99,6 +99,7 @@ typedef struct {
     char *raw[2];
     float *r32, *c32, *dist32;
     double *r64, *c64, *d64, *dist64, *kept, *scratch;
+    size_t held; /* distances in `kept`: all of this chunk but for some that are zero */
     Extremes extremes;
     const Item *item; /* the one that was looked at last */
     Survey known;     /* of that */

@@ -303,27 +303,6 @@ int64_t batch_step(Batch *b, size_t end)
 
 /* --- a batch on its own -------------------------------------------------------------------------- */
 
-/* Nothing of the batch may be touched behind this: it may be gone. */
-static void end_drive(Batch *b)
-{
-    pthread_mutex_lock(&b->lock);
-    b->ended = 1;
-    pthread_cond_broadcast(&b->change);
-    pthread_mutex_unlock(&b->lock);
-}
-
-static void await(Batch *b, int helps)
-{
-    pthread_mutex_lock(&b->lock);
-    while (!b->ended) {
-        if (helps && b->open && atomic_load(&b->open->next) < b->open->end)
-            help(b, b->open);
-        else
-            pthread_cond_wait(&b->change, &b->lock);
-    }
-    pthread_mutex_unlock(&b->lock);
-}
-
 /* Take over the workers of a batch that is done: their memory is in use already. */
 static void take_workers(Batch *b, Batch *from)
 {
@@ -335,30 +314,64 @@ static void take_workers(Batch *b, Batch *from)
     }
 }
 
+/* Tell that a batch is done, and which one is next. Nothing of it may be touched behind this: it may be gone. */
+static Batch *end_drive(Batch *b)
+{
+    pthread_mutex_lock(&b->lock);
+    Batch *next = b->then;
+    if (next)
+        take_workers(next, b);
+    b->ended = 1;
+    pthread_cond_broadcast(&b->change);
+    pthread_mutex_unlock(&b->lock);
+    return next;
+}
+
 static void *drive(void *argument)
 {
-    Batch *b = argument;
-    if (b->after) {
-        await(b->after, 0);
-        take_workers(b, b->after);
-    }
-    for (size_t end; (end = batch_end_of_step(b, INT64_MAX));)
-        b->seen += batch_step(b, end);
-    end_drive(b);
+    for (Batch *b = argument; b; b = end_drive(b))
+        for (size_t end; (end = batch_end_of_step(b, INT64_MAX));)
+            b->seen += batch_step(b, end);
     return NULL;
+}
+
+/* Give a batch to the driver of another, or just its workers where that is done already. */
+static int follow(Batch *b, Batch *after)
+{
+    pthread_mutex_lock(&after->lock);
+    int goes_on = !after->ended && !after->then;
+    if (goes_on)
+        after->then = b;
+    else if (after->ended)
+        take_workers(b, after);
+    pthread_mutex_unlock(&after->lock);
+    return goes_on;
 }
 
 int batch_begin(Batch *b, Batch *after)
 {
     pthread_t driver;
     b->seen = 0;
-    b->after = after;
     b->process = getpid();
     b->driven = 1; /* the driver looks at it */
+    if (after && follow(b, after))
+        return 1;
     b->driven = start_thread(&driver, drive, b);
     if (b->driven)
         pthread_detach(driver); /* it may be long in going: the next one takes its core */
     return b->driven;
+}
+
+static void await(Batch *b)
+{
+    pthread_mutex_lock(&b->lock);
+    while (!b->ended) {
+        if (b->open && atomic_load(&b->open->next) < b->open->end)
+            help(b, b->open);
+        else
+            pthread_cond_wait(&b->change, &b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
 }
 
 int batch_is_lost(const Batch *b)
@@ -369,7 +382,7 @@ int batch_is_lost(const Batch *b)
 int64_t batch_wait(Batch *b)
 {
     if (b->driven && !batch_is_lost(b))
-        await(b, 1);
+        await(b);
     b->driven = 0;
     return b->seen;
 }

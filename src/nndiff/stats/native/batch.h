@@ -23,7 +23,7 @@ typedef struct Batch {
     int worker_count, no_memory;
     int driven, ended;   /* a thread goes through all steps, while the caller does something else */
     pid_t process;       /* where that thread is: a fork has it not */
-    struct Batch *after; /* the driver begins when this one is done; its workers go on */
+    struct Batch *then;  /* what the driver goes on with when this one is done, with the same workers */
     struct Step *open;   /* a step of the driver that the caller may help with */
     int helped;          /* which it does */
     pthread_cond_t change;
@@ -39,8 +39,8 @@ size_t batch_end_of_step(Batch *, int64_t elements);
 /* Run the tasks up to `end`; return the number of elements that were seen for the first time. */
 int64_t batch_step(Batch *, size_t end);
 
-/* Run all tasks in a thread of their own, when those of another batch are done; 0 where there is none to be had. Two at
-   a time would end at a time, and leave nothing to do for the machine while their results are made. */
+/* Run all tasks in a thread of their own, or in that of another batch when it is done with that; 0 where there is none
+   to be had. Two at a time would end at a time, and leave nothing to do for the machine while their results are made. */
 int batch_begin(Batch *, Batch *after);
 
 /* Tell whether that thread was left behind in the process this one was forked from. */

@@ -44,7 +44,6 @@ typedef struct {
     Batch batch;
     int busy; /* measured without the interpreter's lock */
     int fed;
-    PyObject *after; /* the batch it waits for, kept until it is done */
 } BatchObject;
 
 static int unpack(Batch *b, const Packed *packed, Py_ssize_t count)
@@ -94,7 +93,6 @@ static void batch_dealloc(BatchObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     batch_stop(&self->batch);
-    Py_XDECREF(self->after);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }
@@ -150,8 +148,6 @@ static PyObject *batch_begin_method(BatchObject *self, PyObject *after)
     if (after != Py_None && is_lost((BatchObject *)after))
         return NULL;
     self->busy = batch_begin(&self->batch, after == Py_None ? NULL : &((BatchObject *)after)->batch);
-    if (self->busy && after != Py_None)
-        Py_XSETREF(self->after, Py_NewRef(after));
     return PyBool_FromLong(self->busy);
 }
 
@@ -168,7 +164,6 @@ static PyObject *batch_wait_method(BatchObject *self, PyObject *Py_UNUSED(args))
     seen = batch_wait(&self->batch);
     Py_END_ALLOW_THREADS
     self->busy = 0;
-    Py_CLEAR(self->after);
     return self->batch.no_memory ? PyErr_NoMemory() : PyLong_FromLongLong(seen);
 }
 

@@ -76,14 +76,16 @@ static ALWAYS_INLINE void narrow_rest(const Narrow *job, const NarrowLines *l, W
         vf a = f_load(r + i), b = f_load(c + i);
         vi least = i_set(-1);
         narrow_range(s, f_load(r_edge + i), f_load(c_edge + i));
-        count_found(s, narrow_step(&least, l, a, b, wide, job->dist32 + done + i));
+        Found found = narrow_step(&least, l, a, b, wide, job->dist32 + done + i);
+        count_found(s, found);
         vd low = half_step(s, l->one, f_low(a), f_low(b)), high = half_step(s, l->one, f_high(a), f_high(b));
         if (wide) {
             d_store(job->dist64 + s->kept, low);
             d_store(job->dist64 + s->kept + W, high);
             s->kept += left - i < 2 * W ? left - i : 2 * W;
         }
-        s->mismatched += look(job, l, w, a, b, done + i, 1, 1);
+        s->mismatched += settle_doubt(job, l, a, b);
+        wait_for_more(job, w, a, b, m_bits(found.moves), done + i, 1);
     }
 }
 
@@ -154,7 +156,7 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
     const size_t whole = job->n - job->n % (2 * W), size = TYPE_SIZE_OF(type);
     Hits hits;
     Waiting waiting;
-    hits.count = hits.before = waiting.count = 0;
+    hits.count = waiting.count = 0;
 #define LOAD(p) (type == TYPE_F32 ? f_load((const float *)(p)) : f_from_f16((const uint16_t *)(p)))
     for (size_t start = 0, i = 0; start < whole; start += SPAN) {
         const size_t end = start + SPAN < whole ? start + SPAN : whole;
@@ -167,7 +169,7 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
             narrow_range(&s, r, c);
             Found found = narrow_step(&least, &l, r, c, wide, job->dist32 + i);
             count_found(&s, found);
-            add_hit(&hits, i / (2 * W), m_any(found.moves, found.moves));
+            add_hit(&hits, i / (2 * W), m_bits(found.moves));
             vd low = half_step(&s, l.one, half_of(type, p, r, 0), half_of(type, q, c, 0));
             vd high = half_step(&s, l.one, half_of(type, p, r, 1), half_of(type, q, c, 1));
             if (wide) {
@@ -175,14 +177,14 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
                 d_store(job->dist64 + i + W, high);
             }
         }
-        end_span(&hits, any_in_doubt(&l, least), start, end, 2 * W);
+        for (size_t k = start; any_in_doubt(&l, least) && k < end; k += 2 * W)
+            s.mismatched += settle_doubt(job, &l, LOAD(left + k * size), LOAD(right + k * size));
     }
     NarrowSums all = s; /* what is handed over would be kept in memory all along */
     all.kept = whole;
     for (size_t k = 0; k < hits.count; k++) {
-        const size_t i = (hits.step[k] & ~IN_DOUBT) * 2 * W;
-        vf r = LOAD(left + i * size), c = LOAD(right + i * size);
-        all.mismatched += look(job, &l, &waiting, r, c, i, 1, hits.step[k] & IN_DOUBT);
+        const size_t i = (size_t)hits.step[k] * 2 * W;
+        wait_for_more(job, &waiting, LOAD(left + i * size), LOAD(right + i * size), hits.which[k], i, 1);
     }
 #undef LOAD
     if (whole < job->n)
@@ -305,7 +307,7 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, Halves how)
     Hits hits; /* a step is a vector of elements at even places and one at odd places */
     Waiting waiting;
     HalfRange r_range = {h_zero(), h_zero()}, c_range = r_range;
-    hits.count = hits.before = waiting.count = 0;
+    hits.count = waiting.count = 0;
     for (size_t start = 0, i = 0; start < whole; start += SPAN) {
         const size_t end = start + SPAN < whole ? start + SPAN : whole;
         vi least = i_set(-1);
@@ -322,23 +324,28 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, Halves how)
             Found other = halves_step(job, &s, &group, &least, &l, odd, c_odd, how, i + 2 * W);
             s.unequal += m_count(one.unequal, other.unequal);
             s.mismatched += m_count(one.outside, other.outside);
-            add_hit(&hits, i / (4 * W), m_any(one.moves, other.moves));
+            add_hit(&hits, i / (4 * W), m_join(one.moves, other.moves));
         }
         if (how == GROUPED)
             end_group(&s, &group);
-        end_span(&hits, any_in_doubt(&l, least), start, end, 4 * W);
+        for (size_t k = start; any_in_doubt(&l, least) && k < end; k += 4 * W) {
+            vf r[2], c[2];
+            f_from_bf16(left + k, &r[0], &r[1]);
+            f_from_bf16(right + k, &c[0], &c[1]);
+            s.mismatched += settle_doubt(job, &l, r[0], c[0]) + settle_doubt(job, &l, r[1], c[1]);
+        }
     }
     NarrowSums all = s; /* what is handed over would be kept in memory all along */
     const HalfRange ranges[2] = {r_range, c_range};
     take_half_range(&ranges[0], left, whole, &all.rmin, &all.rmax);
     take_half_range(&ranges[1], right, whole, &all.cmin, &all.cmax);
     for (size_t k = 0; k < hits.count; k++) {
-        const size_t i = (hits.step[k] & ~IN_DOUBT) * 4 * W;
+        const size_t i = (size_t)hits.step[k] * 4 * W;
         vf r[2], c[2];
         f_from_bf16(left + i, &r[0], &r[1]);
         f_from_bf16(right + i, &c[0], &c[1]);
-        for (size_t odd = 0; odd < 2; odd++)
-            all.mismatched += look(job, &l, &waiting, r[odd], c[odd], i + odd, 2, hits.step[k] & IN_DOUBT);
+        wait_for_more(job, &waiting, r[0], c[0], hits.which[k] & ((1u << 2 * W) - 1), i, 2);
+        wait_for_more(job, &waiting, r[1], c[1], hits.which[k] >> 2 * W, i + 1, 2);
     }
     if (whole < job->n)
         narrow_rest(job, &l, &waiting, TYPE_BF16, how == KEPT, whole, &all);

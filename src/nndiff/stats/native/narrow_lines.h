@@ -95,7 +95,7 @@ static void raise_waiting(const Narrow *job, Waiting *w)
     w->count = 0;
 }
 
-static void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned which, size_t at, int stride)
+static ALWAYS_INLINE void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned which, size_t at, int stride)
 {
     (void)f_pack(w->r + w->count, r, which);
     i_put(w->place + w->count, (int32_t)at, stride, which);
@@ -104,40 +104,24 @@ static void wait_for_more(const Narrow *job, Waiting *w, vf r, vf c, unsigned wh
         raise_waiting(job, w);
 }
 
-/* Look at a vector once more: at what may move a maximum, and where one is in doubt, at how many of those are out of
-   tolerance, which is returned. */
-static unsigned look(const Narrow *job, const NarrowLines *l, Waiting *w, vf r, vf c, size_t at, int stride, int doubt)
+/* Count the elements of a vector that are in doubt, and out of tolerance. */
+static unsigned settle_doubt(const Narrow *job, const NarrowLines *l, vf r, vf c)
 {
-    vf ad = f_abs(f_sub(c, r)), ar = f_abs(r);
-    mf unequal = f_ne(r, c);
-    wait_for_more(job, w, r, c, m_bits(movers(l, unequal, ad, ar)), at, stride);
-    if (!doubt)
-        return 0;
-    vi above = above_tolerance(l, ad, ar);
-    unsigned doubtful = m_bits(unequal) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
+    vi above = above_tolerance(l, f_abs(f_sub(c, r)), f_abs(r));
+    unsigned doubtful = m_bits(f_ne(r, c)) & ~m_bits(i_gt(above, l->doubt)) & ~m_bits(i_gt(i_set(0), above));
     return doubtful ? out_of_tolerance(job, doubtful, r, c) : 0;
 }
 
-/* The numbers of the steps to look at again, in order: all of a span with one in doubt, of others those that move. */
+/* The steps that hold elements that may move a maximum, in order, and which these are: a bit for each. */
 typedef struct {
     uint16_t step[BLOCK / (2 * W) + 2];
-    size_t count, before; /* this span */
+    uint32_t which[BLOCK / (2 * W) + 2];
+    size_t count;
 } Hits;
 
-enum { IN_DOUBT = 0x8000 };
-
-static ALWAYS_INLINE void add_hit(Hits *h, size_t step, int hit)
+static ALWAYS_INLINE void add_hit(Hits *h, size_t step, unsigned which)
 {
     h->step[h->count] = (uint16_t)step;
-    h->count += (size_t)hit;
-}
-
-static ALWAYS_INLINE void end_span(Hits *h, int doubt, size_t start, size_t end, size_t step)
-{
-    if (doubt) {
-        h->count = h->before;
-        for (; start < end; start += step)
-            add_hit(h, start / step | IN_DOUBT, 1);
-    }
-    h->before = h->count;
+    h->which[h->count] = which;
+    h->count += which != 0;
 }

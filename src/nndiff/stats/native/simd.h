@@ -42,7 +42,8 @@ static inline mf f_gt(mf where, vf a, vf b) { return _mm512_mask_cmp_ps_mask(whe
 static inline mf f_nle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 static inline int m_any(mf a, mf b) { return !_kortestz_mask16_u8(a, b); }
 static inline unsigned m_bits(mf a) { return _cvtmask16_u32(a); }
-static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(_cvtmask32_u32(_mm512_kunpackw(a, b))); }
+static inline unsigned m_join(mf a, mf b) { return _cvtmask32_u32(_mm512_kunpackw(b, a)); } /* bits of a first */
+static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
 static inline float f_least(vf a) { return _mm512_reduce_min_ps(a); }
 static inline float f_most(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vd f_low(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
@@ -153,7 +154,8 @@ static inline mf f_gt(mf where, vf a, vf b) { return _mm256_and_ps(where, _mm256
 static inline mf f_nle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline int m_any(mf a, mf b) { return _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0; }
 static inline unsigned m_bits(mf a) { return (unsigned)_mm256_movemask_ps(a); }
-static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_bits(a) << 8 | m_bits(b)); }
+static inline unsigned m_join(mf a, mf b) { return m_bits(a) | m_bits(b) << 8; }
+static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
 static inline vd f_low(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline vd f_high(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 static inline vf f_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
@@ -274,6 +276,7 @@ static inline unsigned h_bits(mh a)
     return bits;
 }
 static inline unsigned bits_set(unsigned mask) { return (0x4332322132212110ull >> (4 * mask)) & 15; }
+static inline unsigned m_join(mf a, mf b) { return m_bits(a) | m_bits(b) << 4; }
 static inline unsigned m_count(mf a, mf b) { return bits_set(m_bits(a)) + bits_set(m_bits(b)); }
 
 #endif

@@ -49,9 +49,12 @@ def sum_both(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def run(*command: str | Path) -> Callable[[], object]:
+    """Return the way to run a command as a user would: with what Python has compiled before."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
     def once() -> None:
         parts = [str(part) for part in command]
-        done = subprocess.run(parts, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(parts, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, env=environment)
         if done.returncode > 1:
             raise RuntimeError(done.stderr.decode())
 

@@ -11,6 +11,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "step_files.h"
+
 int batch_start(Batch *b, size_t items, int threads, const Kernels *kernels, int fed)
 {
     b->kernels = kernels;
@@ -147,8 +149,10 @@ size_t batch_end_of_step(Batch *b, int64_t elements)
         }
     }
     size_t end = b->next;
-    while (end < b->task_count && elements > 0)
-        elements -= (int64_t)b->tasks[end++].n;
+    for (int64_t bytes = 0; end < b->task_count && elements > 0 && bytes < FILE_BYTES; end++) {
+        elements -= (int64_t)b->tasks[end].n;
+        bytes += bytes_in_files(b, &b->tasks[end]);
+    }
     return end;
 }
 
@@ -215,6 +219,7 @@ static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* that is for who reads: window.c */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -294,7 +299,11 @@ int64_t batch_step(Batch *b, size_t end)
         free(step.states);
         return 0;
     }
+    Windows windows = {.count = 0};
+    if (b->round != ROUND_PILOT && b->round != ROUND_PICK) /* pilots are far apart: they would map more than they read */
+        open_windows(b, end, &windows);
     run_threads(b, &step, threads);
+    close_windows(b, end, &windows);
     int64_t seen = looks ? merge(b, &step) : 0;
     free(step.states);
     b->next = end;

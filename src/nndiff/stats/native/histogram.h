@@ -5,6 +5,7 @@
 #include "work.h"
 
 void histogram_start(Item *, Histogram *, int fine);
+void histogram_stop(Histogram *);
 void add_histogram(Histogram *to, const Histogram *from);
 
 /* The least distance of a key. */

@@ -60,8 +60,8 @@ static int unpack(Batch *b, const Packed *packed, Py_ssize_t count)
             PyErr_SetString(PyExc_ValueError, "no such pair");
             return 0;
         }
-        b->items[i].ref = (Side){(Type)p.ref_type, p.ref_fd, p.ref_place, 0};
-        b->items[i].cand = (Side){(Type)p.cand_type, p.cand_fd, p.cand_place, 0};
+        b->items[i].ref = (Side){(Type)p.ref_type, p.ref_fd, p.ref_place, 0, 0};
+        b->items[i].cand = (Side){(Type)p.cand_type, p.cand_fd, p.cand_place, 0, 0};
         b->items[i].count = p.count;
         b->items[i].tolerance = (Tolerance){p.atol, p.rtol};
     }

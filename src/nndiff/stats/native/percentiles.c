@@ -35,9 +35,9 @@ void item_stop(Item *item)
 {
     Tally *t = item->tally;
     for (int g = 0; t && g < GROUPS; g++)
-        free(t->group[g].count);
+        histogram_stop(&t->group[g]);
     if (t) {
-        free(t->total.count);
+        histogram_stop(&t->total);
         free(t->sample);
     }
     free(t);

@@ -12,7 +12,7 @@ enum { IN_WINDOW = 1 << 17 /* elements, by the samples; there may be more where 
 typedef struct {
     int64_t first, last;   /* keys that samples have: [first, last) */
     size_t *start;         /* by key, and one more */
-    double *value, *spare; /* there is room for as many in spare, and one more */
+    double *value, *spare; /* spare has room for those of any key, and one more */
 } Sorted;
 
 static float float_of(uint32_t bits)
@@ -46,8 +46,6 @@ static Sorted sorted_start(const Item *item)
     if (s.first > s.last)
         s.first = s.last;
     s.start = calloc((size_t)(s.last - s.first) + 2, sizeof *s.start);
-    s.value = malloc((2 * item->tally->samples + 1) * sizeof *s.value);
-    s.spare = s.value ? s.value + item->tally->samples : NULL;
     return s;
 }
 
@@ -57,18 +55,25 @@ static void sorted_stop(Sorted *s)
     free(s->value);
 }
 
-static void sort_samples(const Item *item, Sorted *s)
+static int sort_samples(const Item *item, Sorted *s)
 {
     size_t *next = s->start + 1; /* counts, then where the next of a key goes: in the end the start of the key after it */
+    size_t before = 0, most = 0;
     for (size_t i = 0; i < item->tally->samples; i++)
         next[key_of(item->tally->sample[i]) - s->first]++;
-    for (int64_t key = 0, before = 0; key < s->last - s->first; key++) {
+    for (int64_t key = 0; key < s->last - s->first; key++) {
         size_t count = next[key];
-        next[key] = (size_t)before;
-        before += (int64_t)count;
+        next[key] = before;
+        before += count;
+        most = count > most ? count : most;
     }
+    s->value = malloc((item->tally->samples + most + 1) * sizeof *s->value);
+    if (!s->value)
+        return 0;
+    s->spare = s->value + item->tally->samples;
     for (size_t i = 0; i < item->tally->samples; i++)
         s->value[next[key_of(item->tally->sample[i]) - s->first]++] = item->tally->sample[i];
+    return 1;
 }
 
 /* A stretch of keys with samples in it, and the place of a rank among them. */
@@ -225,7 +230,7 @@ static int take_samples(Item *item, const Sorted *sorted, const int64_t rank[RAN
 /* Count all by more leading bits: slow, but sure. */
 static void count_finely(Item *item)
 {
-    free(item->tally->total.count);
+    histogram_stop(&item->tally->total);
     histogram_start(item, &item->tally->total, 1);
     item->looks_again = 1;
 }
@@ -233,12 +238,11 @@ static void count_finely(Item *item)
 void finish_sampled(Item *item, const int64_t rank[RANKS])
 {
     Sorted sorted = sorted_start(item);
-    if (!sorted.start || !sorted.value) {
+    if (!sorted.start || !sort_samples(item, &sorted)) {
         item->no_memory = 1;
         sorted_stop(&sorted);
         return;
     }
-    sort_samples(item, &sorted);
     const int known = take_samples(item, &sorted, rank);
     sorted_stop(&sorted);
     blend(item->state.finite, item->tally->value, item->state.quantile);

@@ -69,8 +69,8 @@ static const char *fetch(Side *side, int64_t start, size_t n, char *buffer, int 
 {
     size_t size = TYPE_SIZE[side->type], left = n * size, got = 0;
     int64_t from = side->place + start * (int64_t)size;
-    if (side->fd < 0)
-        return (const char *)(intptr_t)from;
+    if (side->fd < 0 || side->mapped)
+        return (const char *)(intptr_t)(from + side->mapped);
     if (!atomic_load_explicit(&side->cold, memory_order_relaxed)) {
         if (read_cached(side->fd, buffer, left, from))
             return buffer;

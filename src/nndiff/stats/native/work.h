@@ -23,6 +23,7 @@ typedef struct {
     Type type;
     int fd;           /* -1: in memory */
     int64_t place;    /* address or offset of element 0 */
+    int64_t mapped;   /* address of the file's byte 0, if it is mapped that far; 0: it is to be read */
     atomic_int cold;  /* the file is not in the page cache: ask for it ahead */
 } Side;
 

@@ -278,17 +278,17 @@ def _blamed(run: Run, blame: Blame, site: SitePair, modules: Modules) -> dict[st
 
 def _why(run: Run, site: SitePair) -> str:
     if site.pair.note == ENDLESS:
-        return f"every output is in tolerance; {ENDLESS}, and none was compared"
+        return f"{_outputs(run)}; {ENDLESS}, and none was compared"
     if site.slot == "model_input":
         return "the inputs of the two runs differ already"
     if site.slot == "loss" and _returns_more(run):
         return "every output that both sides return is in tolerance; the loss, which is made of all of them, is out"
     if site.slot == "loss":
-        return "every output is in tolerance, the loss made of them is out"
+        return f"{_outputs(run)}, the loss made of them is out"
     if is_gradient(site.reference):
-        return "every output is in tolerance; this is the first gradient that is out, in the order of the backward pass"
+        return f"{_outputs(run)}; this is the first gradient that is out, in the order of the backward pass"
     if site.slot in _HELD:
-        return f"every output is in tolerance; {_held(run, site)}"
+        return f"{_outputs(run)}; {_held(run, site)}"
     if site.pair.verdict is Verdict.NOT_COMPARED:
         return "its bytes differ; what was kept of them does not tell whether they are within the tolerance"
     state = run.inputs_of(site)
@@ -297,6 +297,12 @@ def _why(run: Run, site: SitePair) -> str:
     if state is State.UNKNOWN:
         return "the first output that is out of tolerance; its inputs were not recorded on both sides"
     return "the first output that is out of tolerance; every cause before it lies between recorded sites"
+
+
+def _outputs(run: Run) -> str:
+    """Say how the outputs are where something else is the first to be out."""
+    compared = any(site.slot == "output" and site.pair.verdict is not Verdict.NOT_COMPARED for site in run.sites)
+    return "every output is in tolerance" if compared else "no output was compared"
 
 
 def _returns_more(run: Run) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import nndiff
+from nndiff.recording import Writer
 
 INPUT = torch.randn(5, 8, generator=torch.Generator().manual_seed(3))
 
@@ -97,3 +99,11 @@ def test_each_of_several_candidates_has_its_note(tmp_path):
 
 def test_copies_have_no_note():
     assert not notes(nndiff.compare(Net(), Net(), inputs=INPUT, mode="eval"))
+
+
+def test_outputs_that_nobody_compared_are_not_said_to_agree(tmp_path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        with Writer(tmp_path / name) as writer:
+            writer.add("fc", "param", np.full(3, value, np.float32), tensor="weight")
+    first = nndiff.compare(tmp_path / "a", tmp_path / "b").first_divergence
+    assert first["why"] == "no output was compared; this parameter is out, which nothing here shows"

@@ -82,6 +82,8 @@ def test_selection(tmp_path: Path) -> None:
         ({"include": "layers.1", "exclude": "layers"}, "nothing is left by include 'layers.1', exclude 'layers'"),
         ({"exclude": "*"}, r"no module is selected: nothing is left by exclude '\*'"),
         ({"depth": -1}, "depth must be 0 .* or more, not -1"),
+        ({"depth": "1"}, "depth must be 0 .* or more, not '1'"),
+        ({"seed": "1"}, "the seed must be a whole number .*, not '1'"),
     ],
 )  # fmt: skip
 def test_a_selection_that_leaves_nothing_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

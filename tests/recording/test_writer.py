@@ -78,6 +78,11 @@ def test_a_slot_that_is_none_is_refused(slot: str, meant: str, tmp_path: Path) -
 ONE, TWO = np.ones((2, 3), np.float32), np.arange(4)
 
 
+def test_a_module_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with Writer(tmp_path / "a.nnrec") as writer, pytest.raises(UsageError, match="named by a text, not by 5"):
+        writer.add(5, "output", np.ones(2))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("given", "args", "kwargs"),
     [

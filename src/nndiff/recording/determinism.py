@@ -16,8 +16,8 @@ from nndiff.errors import UsageError
 
 def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch with all its devices."""
-    if not -(1 << 63) <= seed < 1 << 64:
-        raise UsageError(f"the seed must be a whole number from -2**63 to 2**64 - 1, as torch takes it, not {seed}")
+    if not (isinstance(seed, int) and -(1 << 63) <= seed < 1 << 64):
+        raise UsageError(f"the seed must be a whole number from -2**63 to 2**64 - 1, as torch takes it, not {seed!r}")
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     torch.manual_seed(seed)

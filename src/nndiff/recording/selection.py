@@ -26,8 +26,8 @@ class Selection:
     leaves: bool = False  # only modules without children, and the model
 
     def __post_init__(self) -> None:
-        if self.depth is not None and self.depth < 0:
-            raise UsageError(f"depth must be 0 (the model alone) or more, not {self.depth}")
+        if self.depth is not None and not (isinstance(self.depth, int) and self.depth >= 0):
+            raise UsageError(f"depth must be 0 (the model alone) or more, not {self.depth!r}")
 
     def wants(self, name: str, module: torch.nn.Module) -> bool:
         """Tell whether a module is to be recorded; the model itself is, unless it is excluded by name."""

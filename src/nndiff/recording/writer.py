@@ -111,6 +111,8 @@ class Writer:
         Without `call` the calls are counted: the second output of a module is its call 1. `dtype` names what
         NumPy cannot (`bfloat16` in an array of uint16).
         """
+        if not isinstance(module, str):
+            raise UsageError(f"a module is named by a text, not by {module!r}; the model itself by an empty one")
         if slot not in SLOTS:
             raise UsageError(_no_slot(slot))
         if call is None:

@@ -311,6 +311,8 @@ def test_what_is_noted_of_a_checkpoint_stands_in_the_recording(file: Path, tmp_p
 def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
     state = {name: value.double() for name, value in net().state_dict().items() if name.startswith("0.")}
     torch.save({**state, "extra": torch.ones(1)}, tmp_path / "a.pt")
+    with pytest.raises(ModelError, match=r"unexpected \(extra\); --partial loads what there is$"):
+        load_checkpoint(net(), str(tmp_path / "a.pt"))
     notes = load_checkpoint(net(), str(tmp_path / "a.pt"), partial=True)
     path = "a.pt"
     assert [note.partition(" (")[0] for note in notes] == [

@@ -70,7 +70,8 @@ def _complain(path: str, missing: Sequence[str], unused: Sequence[str], shapes: 
         if names
     ]
     if troubles:
-        raise ModelError(f"{path} does not fit the model: {'; '.join(troubles)}")
+        way_out = "" if shapes else "; --partial loads what there is"
+        raise ModelError(f"{path} does not fit the model: {'; '.join(troubles)}{way_out}")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -99,9 +99,21 @@ def plan(reference: Any, candidates: Sequence[Any], rules: Rules) -> list[Plan]:
             )
         full = _pairing(both_recorded)(opened.tensors, source.tensors, rules.renames, rules.mapping)
         kept, notes = filtered(full, rules)
-        apart = _gradients_apart(opened, source, kept) if both_recorded else ()
+        apart = (*_gradients_apart(opened, source, kept), *_one_sided(opened, source, kept)) if both_recorded else ()
         plans.append(Plan(label, opened, source, kept, (*notes, *apart)))
     return plans
+
+
+def _one_sided(reference: Source, candidate: Source, found: Alignment) -> Iterator[str]:
+    """Yield what of a backward pass one side was recorded without: no difference, but not compared either."""
+    sides = (("reference", reference, found.only_reference), ("candidate", candidate, found.only_candidate))
+    for (side, source, names), (other, missing, _) in (sides, sides[::-1]):
+        unasked = [name for name in names if not_asked_for(source.tensors[name], missing.meta)]
+        slots = _slots(source, unasked)
+        told = [_many(slots[slot], what) for slot, what in _KINDS.items() if slots[slot] and slot != "grad_input"]
+        told += ["the loss"] if slots["loss"] else []
+        if told:
+            yield f"not compared: {', '.join(told)} of the {side}; the {other} was recorded without"
 
 
 def _gradients_apart(reference: Source, candidate: Source, found: Alignment) -> Iterator[str]:
@@ -121,6 +133,10 @@ _KINDS = {
     "grad_input": "gradients at inputs",
     "param_grad": "gradients of parameters",
 }
+
+
+def _many(count: int, what: str) -> str:
+    return f"1 {what.replace('gradients', 'gradient', 1)}" if count == 1 else f"{count:,} {what}"
 
 
 def _slots(source: Source, names: Iterable[str]) -> Counter[str]:

@@ -40,6 +40,30 @@ def test_two_old_folders_are_compared_and_a_fault_is_found(tmp_path):
     assert result.first_divergence["name"] == "2:output"
 
 
+@pytest.mark.parametrize(("noted", "verdict"), [(2.5, "identical"), (2.5001, "different"), (float("nan"), "different")])
+def test_a_loss_that_is_noted_as_a_number_is_compared(tmp_path, noted, verdict):
+    folders = [old_script(net(), tmp_path / name, "by layer") for name in ("one", "other")]
+    for folder, loss in zip(folders, (2.5, noted), strict=True):
+        (folder / "metadata.pkl").write_bytes(pickle.dumps({"seed": 42, "loss": loss}))
+    result = nndiff.compare(*folders)
+    assert result.verdict == verdict
+    assert [pair.dtype[0] for pair in result.pairs if pair.slot == "loss"] == ["float32"]
+
+
+def test_what_one_side_was_recorded_without_is_told(tmp_path):
+    one, other = (old_script(net(), tmp_path / name, "by layer") for name in ("one", "other"))
+    (other / "parameter_gradients.pt").unlink()
+    said = "not compared: 4 gradients of parameters of the {}; the {} was recorded without"
+    assert said.format("reference", "candidate") in nndiff.compare(one, other).notes
+    assert said.format("candidate", "reference") in nndiff.compare(other, one).notes
+    runs = [nndiff.record(net(), INPUT, path=tmp_path / str(n), backward=bool(n)) for n in (0, 1)]
+    (note,) = nndiff.compare(*runs).notes
+    assert note == (
+        "not compared: 4 gradients at outputs, 4 gradients of parameters, the loss of the candidate; the reference was "
+        "recorded without"
+    )
+
+
 MODULES = 10  # of Speech: the stem, the head, the list's two blocks and three in each
 SINGULAR = ("forward_input", "forward_output", "backward_input_grad", "backward_output_grad")
 IN_TORCHS_WORDS = ("input", "output", "grad_input", "grad_output")

@@ -6,6 +6,7 @@ what they saw before: of a module that is called more than once there is its las
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile
 from nndiff.names import ancestors, plural, printable
@@ -21,7 +26,7 @@ from nndiff.recording.measure import Raw, measure
 from nndiff.sources.hook_data import Hooked, hooked, is_named
 from nndiff.sources.source import Source, by_name
 from nndiff.sources.torch_file import open_arranged
-from nndiff.tensors import TensorRef
+from nndiff.tensors import MemoryData, TensorRef
 
 HOOKS = ("hook_data.pkl", "layer_outputs.pkl")
 INPUTS = ("input_data.pt", "batch.pt")
@@ -144,10 +149,28 @@ def open_saved_outputs(path: str) -> Source:
         folder.read(name, hooked)
     folder.read(_OUTPUT, lambda root: [(Hooked("", "output", 0, _OUTPUT), root)])
     folder.read(_LOSS, lambda root: [(Hooked("", "loss"), root)])
+    if not folder.of("loss"):
+        folder.tensors.update(_loss_in_settings(path))
     folder.read(_GRADIENTS, lambda root: [(Hooked("", "param_grad"), root)])
     tensors = by_name(path, _linked(_ordered(folder)))
     foreign, notes = tuple(folder.foreign), tuple(_notes(folder))
     return Source(path, "recording", tensors, foreign=foreign, notes=notes, meta=_facts(folder))
+
+
+def _loss_in_settings(path: str) -> dict[Hooked, list[TensorRef]]:
+    """Return the loss that is noted as a mere number, as the float32 it most likely was."""
+    noted = _settings(path).get("loss")
+    if type(noted) is not float:
+        return {}
+    with np.errstate(over="ignore"):
+        single = np.float32(noted)
+    exact = float(single) == noted or math.isnan(noted)
+    return {Hooked("", "loss"): [_of_array(np.array(single if exact else noted))]}
+
+
+def _of_array(array: NDArray[Any]) -> TensorRef:
+    dtype = DTYPES[array.dtype.name]
+    return _measured(TensorRef("", array.shape, dtype, MemoryData(array)), array.nbytes)
 
 
 def saved_settings(path: str) -> list[str]:
@@ -195,7 +218,7 @@ def _facts(folder: _Folder) -> dict[str, Any]:
     settings = _settings(folder.path)
     seed, mode = settings.get("seed"), settings.get("mode")
     files = {"model_input": INPUTS, "loss": (_LOSS,), "param_grad": (_GRADIENTS,)}
-    filed = [slot for slot, names in files.items() if any(_has(folder.path, name) for name in names)]
+    filed = [slot for slot, names in files.items() if folder.of(slot) or any(_has(folder.path, name) for name in names)]
     hooks = [slot for slot in ("input", "grad_output", "grad_input") if folder.of(slot)]
     return {
         **({"seed": seed} if type(seed) is int else {}),

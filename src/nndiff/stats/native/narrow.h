@@ -177,7 +177,8 @@ static ALWAYS_INLINE void pair_plain(const Narrow *job, Sums *out, Type type, in
                 d_store(job->dist64 + i + W, high);
             }
         }
-        for (size_t k = start; any_in_doubt(&l, least) && k < end; k += 2 * W)
+        const size_t doubted = any_in_doubt(&l, least) ? end : start;
+        for (size_t k = start; k < doubted; k += 2 * W)
             s.mismatched += settle_doubt(job, &l, LOAD(left + k * size), LOAD(right + k * size));
     }
     NarrowSums all = s; /* what is handed over would be kept in memory all along */
@@ -328,7 +329,8 @@ static ALWAYS_INLINE void pair_halves(const Narrow *job, Sums *out, Halves how)
         }
         if (how == GROUPED)
             end_group(&s, &group);
-        for (size_t k = start; any_in_doubt(&l, least) && k < end; k += 4 * W) {
+        const size_t doubted = any_in_doubt(&l, least) ? end : start;
+        for (size_t k = start; k < doubted; k += 4 * W) {
             vf r[2], c[2];
             f_from_bf16(left + k, &r[0], &r[1]);
             f_from_bf16(right + k, &c[0], &c[1]);

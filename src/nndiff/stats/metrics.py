@@ -25,7 +25,7 @@ class Metrics:
     right, a mean of them (mse) may be 0 or inf. Only a |d| beyond float64 is inf, and makes all of d so or NaN.
     Whole numbers beyond 2^53 keep every digit in d; elsewhere they are rounded to float64. Sums are made in float64;
     of bfloat16 pairs above 2^22 elements, sixteen at a time are added in float32 first, which is exact but where some
-    are far smaller than others: some 1e-9 of a sum of moduli or squares are lost there, never more than 5e-7.
+    are far smaller than others: some 1e-8 of a sum of moduli or squares are lost there, never more than 1e-6.
     """
 
     count: int  # elements

@@ -80,10 +80,9 @@ static void add_chunks(Batch *b, size_t i)
     int piloted = item->mode == BRACKET && b->round == ROUND_FIRST;
     int64_t pilot = 0;
     for (int64_t chunk = 0; chunk < chunks_of(item); chunk++) {
-        if (piloted && pilot < pilots_of(item) && chunk == pilot_chunk(item, pilot))
-            pilot++; /* seen already */
-        else
-            add_task(b, i, -1, chunk);
+        const int again = piloted && pilot < pilots_of(item) && chunk == pilot_chunk(item, pilot);
+        add_task(b, i, again ? SAMPLED_ONLY : PLAIN, chunk);
+        pilot += again;
     }
 }
 
@@ -114,7 +113,7 @@ static int plan_round(Batch *b)
             for (int64_t pilot = 0; pilot < pilots_of(&b->items[i]); pilot++)
                 add_task(b, i, (int)(pilot % GROUPS), pilot_chunk(&b->items[i], pilot));
         else if (b->round == ROUND_PICK)
-            add_task(b, i, -1, 0);
+            add_task(b, i, PLAIN, 0);
         else
             add_chunks(b, i);
     }
@@ -178,6 +177,16 @@ static State *state_of(const Step *step, size_t t)
     return item->mode == KEEP ? &item->state : &step->states[t - step->first];
 }
 
+static void look_at(Worker *worker, Item *item, const Task *task, State *state)
+{
+    if (task->group == SAMPLED_ONLY) {
+        state_start(state); /* it has nothing to add */
+        second_look(worker, item, task);
+    } else {
+        first_look(worker, item, task, state);
+    }
+}
+
 static void *work(void *argument)
 {
     Hand *hand = argument;
@@ -187,6 +196,10 @@ static void *work(void *argument)
     unsigned mode = _mm_getcsr();
     _mm_setcsr(0x1F80); /* the caller may flush subnormals to zero; our numbers must not depend on it */
 #endif
+    sigset_t bus, masked;
+    sigemptyset(&bus);
+    sigaddset(&bus, SIGBUS);
+    pthread_sigmask(SIG_UNBLOCK, &bus, &masked); /* who reads what is mapped is told where that fails: window.c */
     for (size_t t; (t = atomic_fetch_add(&step->next, 1)) < step->end;) {
         const Task *task = &b->tasks[t];
         Item *item = &b->items[task->item];
@@ -195,9 +208,10 @@ static void *work(void *argument)
         else if (b->round == ROUND_SECOND || b->round == ROUND_WINDOWS)
             second_look(hand->worker, item, task);
         else
-            first_look(hand->worker, item, task, state_of(step, t));
+            look_at(hand->worker, item, task, state_of(step, t));
     }
     worker_flush(hand->worker);
+    pthread_sigmask(SIG_SETMASK, &masked, NULL);
 #ifdef HAVE_X86
     _mm_setcsr(mode);
 #endif
@@ -219,7 +233,6 @@ static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     sigset_t all, before;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* that is for who reads: window.c */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -22,14 +22,6 @@ static double doubt(const Item *item, int64_t key)
     return sqrt(fmax(squares / groups - mean * mean, 0) / (groups - 1));
 }
 
-/* How much more the share of distances above a key varies than that of independent ones: rows of a matrix may differ, or
-   its elements rise from its start to its end. Samples side by side then tell less than their number says. */
-static double likeness(double doubt, double share, double n)
-{
-    const double ratio = doubt / sqrt(share * (1 - share) / n);
-    return ratio <= 1.6 ? 1 : 1.5 * ratio; /* between eight groups, independent ones come to that by chance */
-}
-
 static void add_edge(Item *item, int64_t key)
 {
     item->tally->brackets.edge[item->tally->brackets.edges++] = (int16_t)key;
@@ -98,7 +90,6 @@ static void draw_bracket(Item *item, int q)
         return;
     near->from = from < 1 ? 1 : from;
     near->to = to > FLOAT_KEYS ? FLOAT_KEYS : to;
-    near->likeness = likeness(varies, share, n);
     key = key < near->from ? near->from : key >= near->to ? near->to - 1 : key;
     draw_edges(item, near, key, inside, off * n);
     item->tally->between[q] = (Span){(uint32_t)near->from << COARSE, (uint32_t)near->to << COARSE};

@@ -87,31 +87,44 @@ static void bracket(const float *p, size_t n, Brackets *b)
         count_above(p, n, b, EDGES);
 }
 
-/* Pick the floats that lie in some spans; there is PAD behind `out`. */
-static size_t sift(const float *p, size_t n, const Span span[QUANTILES], double *out)
-{
+/* Spans as whole numbers, moved so that what wraps around below them is large. */
+typedef struct {
     vi from[QUANTILES], width[QUANTILES];
-    size_t found = 0, i = 0;
-    for (int q = 0; q < QUANTILES; q++) { /* moved so that what wraps around below is large */
-        from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
-        width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
-    }
-    for (; i + 2 * W <= n; i += 2 * W) {
-        vf x = f_load(p + i);
+} Spans;
+
+static ALWAYS_INLINE size_t sift_piece(const float *p, const Spans *s, int64_t held[QUANTILES], double *out)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < PIECE; i += 2 * W) {
+        const vf x = f_load(p + i);
         unsigned inside = 0;
-        for (int q = 0; q < QUANTILES; q++)
-            inside |= m_bits(i_gt(width[q], i_sub(i_of(x), from[q])));
+        for (int q = 0; q < QUANTILES; q++) {
+            const unsigned in_span = m_bits(i_gt(s->width[q], i_sub(i_of(x), s->from[q])));
+            held[q] += bits_set(in_span);
+            inside |= in_span;
+        }
         found += f_put(out + found, x, inside);
     }
-    for (; i < n; i++) {
-        uint32_t bits;
-        int inside = 0;
-        memcpy(&bits, p + i, sizeof bits);
-        for (int q = 0; q < QUANTILES; q++)
-            inside |= bits >= span[q].from && bits < span[q].to;
-        out[found] = p[i];
-        found += (size_t)inside;
+    return found;
+}
+
+static size_t sift(const float *p, const uint16_t *place, size_t pieces, const Span span[QUANTILES],
+                   int64_t held[2][QUANTILES], double *out)
+{
+    Spans s;
+    int64_t count[2][QUANTILES] = {{0}};
+    size_t found = 0;
+    for (int q = 0; q < QUANTILES; q++) {
+        s.from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
+        s.width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
     }
+    for (size_t i = 0; i < pieces; i += 2) {
+        found += sift_piece(p + place[i], &s, count[0], out + found);
+        if (i + 1 < pieces)
+            found += sift_piece(p + place[i + 1], &s, count[1], out + found);
+    }
+    for (int q = 0; q < 2 * QUANTILES; q++)
+        held[q / QUANTILES][q % QUANTILES] += count[q / QUANTILES][q % QUANTILES];
     return found;
 }
 

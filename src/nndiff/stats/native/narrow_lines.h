@@ -2,8 +2,9 @@
 
 #define MARGIN 1e-6 /* well above the rounding of float32, so nothing that matters is missed */
 
-/* Elements that are looked at again together, where one of them lies too close to the tolerance. */
-enum { SPAN = 256 };
+/* Elements that are looked at again together, where one of them lies too close to the tolerance, and of which each lane
+   sums a group: sixteen, on any width. */
+enum { SPAN = 32 * W };
 
 typedef struct {
     vf slope, offset, plateau, rel, rel_offset;

@@ -17,6 +17,7 @@ enum {
     RANKS = 2 * QUANTILES,
     EDGES = 3 * QUANTILES,
     BELOW = 16, /* keys of what lies below all bins */
+    PIECE = 16, /* elements in a row that are sampled */
 };
 
 #define EXACT_LIMIT ((int64_t)1 << 22) /* up to so many elements the percentiles are those of numpy.percentile */
@@ -127,8 +128,10 @@ typedef struct {
     void (*to_f32)(Type, const void *, size_t, float *);
     void (*to_f64)(Type, const void *, size_t, double *);
     void (*bracket)(const float *, size_t, Brackets *);
-    size_t (*sift)(const float *, size_t, const Span[QUANTILES], double *out);
-    /* the same where few are inside; those from the start of each span on are counted, but for infinite ones */
+    /* those of some pieces that lie in a span; how many of each span the pieces at even and at odd places hold is added */
+    size_t (*sift)(const float *, const uint16_t *place, size_t pieces, const Span[QUANTILES], int64_t held[2][QUANTILES],
+                   double *out);
+    /* those of all, where few are inside; those from the start of each span on are counted, but for infinite ones */
     size_t (*sieve)(const float *, size_t, const Span[QUANTILES], int64_t above[QUANTILES], double *out);
     void (*distance_f32)(const float *r, const float *c, size_t n, float *dist32, double *dist64 /* may be absent */);
     /* keys by leading bits, no larger than `past`; range: the least but for zero, and the largest */

@@ -153,6 +153,13 @@ static int select_between(const Sorted *sorted, Stretch s, double share, double 
     return 0;
 }
 
+/* How many times less sure samples are than independent ones: those of a piece may be alike, then the halves of the pieces
+   hold more different numbers of them. */
+static double likeness(const Tally *t, int q)
+{
+    return t->drawn[q] > 0 ? sqrt(fmax(1, t->apart[q] / t->drawn[q])) : 1;
+}
+
 /* The value at a rank, counted from the nearest edge, or 0 where the samples cannot tell. */
 static int value_between(const Item *item, const Sorted *sorted, int q, int64_t rank, double *value, Span *window)
 {
@@ -163,7 +170,7 @@ static int value_between(const Item *item, const Sorted *sorted, int q, int64_t 
         return 0;
     const int16_t *edge = &t->brackets.edge[near->edge];
     const double share = (double)t->sampled / (double)t->seen, place = (double)rank + 0.5;
-    const double spread = 4 * sqrt(1 - share) * near->likeness;
+    const double alike = likeness(t, q), spread = share < 1 ? 4 * alike : 0;
     double below[EDGES];
     int after = 0; /* edges at or below the place */
     for (int k = 0; k < near->edges; k++) {
@@ -177,7 +184,7 @@ static int value_between(const Item *item, const Sorted *sorted, int q, int64_t 
         .to = after < near->edges ? edge[after] : near->to,
         .at = on,
         .off = spread * sqrt(on) + 1,
-        .few = 9 * near->likeness * near->likeness,
+        .few = 9 * alike * alike,
         .low_known = after > 0,
         .high_known = after < near->edges,
     };

@@ -66,8 +66,11 @@ void sink_start(Worker *w, Item *item, const Task *task)
 {
     const Use use = use_of(item);
     w->finds = w->seen = w->sampled = 0;
-    if (use == BRACKETED)
+    if (use == BRACKETED) {
         w->brackets = item->tally->brackets;
+        memset(w->drawn, 0, sizeof w->drawn);
+        w->only_samples = task->group == SAMPLED_ONLY;
+    }
     if (use == SIEVED)
         memset(w->above, 0, sizeof w->above);
     if (use == COUNTED)
@@ -91,15 +94,35 @@ static void count_block(Worker *w, size_t n)
     }
 }
 
-/* Take some distances in a row, from another place in each block: columns of a matrix may differ. */
+/* Places of pieces, one anywhere in each of as many equal parts: whatever the order of the elements, each part of it
+   has its share in the samples. */
+static void draw_places(size_t n, size_t pieces, int64_t at, uint16_t *place)
+{
+    const uint64_t step = ((uint64_t)(n - PIECE + 1) << 32) / pieces;
+    uint64_t random = ((uint64_t)at / BLOCK + 1) * 0x9E3779B97F4A7C15u;
+    for (size_t i = 0; i < pieces; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        place[i] = (uint16_t)((i * step + (step >> 16) * (random >> 48)) >> 32);
+    }
+}
+
+/* Sample a block; all of it where half would be taken, as pieces might overlap. */
 static void sample_block(Worker *w, const Item *item, size_t n, int64_t at)
 {
-    size_t take = (item->tally->take * n + BLOCK - 1) / BLOCK;
-    take = take < n ? take : n;
-    uint64_t mixed = ((uint64_t)at / BLOCK + 1) * 0x9E3779B97F4A7C15u;
-    const float *from = w->dist32 + (mixed >> 32) % (n - take + 1);
-    w->finds += w->kernels->sift(from, take, item->tally->between, w->found + w->finds);
-    w->sampled += take;
+    uint16_t place[BLOCK / PIECE + 1];
+    size_t take = (item->tally->take * n + BLOCK - 1) / BLOCK, pieces = (take + 2 * PIECE - 1) / (2 * PIECE) * 2;
+    const int all = 2 * pieces * PIECE > n;
+    if (all) {
+        memset(w->dist32 + n, 0xFF, PAD * sizeof *w->dist32); /* no number */
+        pieces = (n + PIECE - 1) / PIECE;
+        for (size_t i = 0; i < pieces; i++)
+            place[i] = (uint16_t)(i * PIECE);
+    } else {
+        draw_places(n, pieces, at, place);
+    }
+    w->finds += w->kernels->sift(w->dist32, place, pieces, item->tally->between, w->drawn, w->found + w->finds);
+    w->sampled += all ? n : pieces * PIECE;
+    w->seen += n;
 }
 
 static void gather_block(Worker *w, const Item *item, size_t n)
@@ -120,14 +143,14 @@ void sink(Worker *w, const Item *item, size_t n, int64_t at)
     const Use use = use_of(item);
     if (n == 0)
         return;
-    w->seen += n;
     if (use == PICKED) {
         gather_block(w, item, n);
     } else if (use == SIEVED) {
         memset(w->dist32 + n, 0xFF, PAD * sizeof *w->dist32); /* no number */
         w->finds += w->kernels->sieve(w->dist32, n, item->tally->window, w->above, w->found + w->finds);
     } else if (use == BRACKETED) {
-        w->kernels->bracket(w->dist32, n, &w->brackets);
+        if (!w->only_samples)
+            w->kernels->bracket(w->dist32, n, &w->brackets);
         sample_block(w, item, n, at);
     } else if (use == COUNTED && w->target) {
         count_block(w, n);
@@ -175,6 +198,11 @@ void sink_end(Worker *w, Item *item)
     for (int k = 0; use == BRACKETED && k < t->brackets.edges; k++)
         for (int lane = 0; lane < 16; lane++)
             t->at_or_above[k] += w->brackets.count[k][lane];
+    for (int q = 0; use == BRACKETED && q < QUANTILES; q++) {
+        const double one = (double)w->drawn[0][q], other = (double)w->drawn[1][q];
+        t->drawn[q] += one + other;
+        t->apart[q] += (one - other) * (one - other);
+    }
     for (int q = 0; use == SIEVED && q < QUANTILES; q++)
         t->above[q] += w->above[q];
     pthread_mutex_unlock(w->lock);

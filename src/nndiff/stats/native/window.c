@@ -48,26 +48,22 @@ static int fill(char *at)
     return 0;
 }
 
-/* Do what would have been done without us. */
-static void pass_on(int signal, siginfo_t *info, void *context, int comes_again)
+/* Give way to who was there before: it comes again, and is theirs then. Once only: theirs may give way to us in turn. */
+static void give_way(int signal, int by_machine)
 {
-    if (before.sa_flags & SA_SIGINFO) {
-        before.sa_sigaction(signal, info, context);
-    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-        before.sa_handler(signal);
-    } else {
-        sigaction(signal, &before, NULL);
-        if (!comes_again)
-            raise(signal);
-    }
+    const struct sigaction theirs = before;
+    before = (struct sigaction){.sa_handler = SIG_DFL};
+    sigaction(signal, &theirs, NULL);
+    if (!by_machine)
+        raise(signal); /* when this one is done with */
 }
 
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
-    const int kept = errno;
-    const int by_machine = info->si_code > 0; /* else by a process */
+    const int kept = errno, by_machine = info->si_code > 0; /* else by a process */
+    (void)context;
     if (!by_machine || !fill(info->si_addr))
-        pass_on(signal, info, context, by_machine);
+        give_way(signal, by_machine);
     errno = kept;
 }
 

@@ -456,7 +456,7 @@ void second_look(Worker *w, Item *item, const Task *task)
         return;
     sink_start(w, item, task);
     for (size_t done = 0, n; done < task->n; done += n) {
-        n = task->n - done < BLOCK / 2 ? task->n - done : BLOCK / 2;
+        n = block_size(item, done, task->n - done); /* as before: so are the shares of what is sampled */
         const char *a = r + done * TYPE_SIZE[item->ref.type], *b = c + done * TYPE_SIZE[item->cand.type];
         if (item->same && memcmp(a, b, n * TYPE_SIZE[item->ref.type]) == 0) {
             sink_zeros(w, item, n); /* zeros are in no bin that is looked at again */
@@ -465,7 +465,7 @@ void second_look(Worker *w, Item *item, const Task *task)
         if (item->narrow) {
             w->kernels->distance_f32(as_floats(w, item->ref.type, a, n, w->r32),
                                      as_floats(w, item->cand.type, b, n, w->c32), n, w->dist32,
-                                     item->stage == WINDOWS ? NULL : w->dist64);
+                                     item->mode == GATHER ? w->dist64 : NULL);
         } else {
             widen(w, item, a, b, n);
             for (size_t i = 0; i < n; i++)

@@ -51,7 +51,6 @@ typedef struct {
     int edge;  /* number of the edge, -1: none, as the percentile is zero */
     int edges; /* more where values repeat: both ends of the likeliest key, and maybe of the next one */
     int64_t from, to;
-    double likeness; /* of neighbours: samples are so many times less sure than independent ones */
 } Near;
 
 /* What is known of the distances of a pair that is larger than a chunk. */
@@ -63,6 +62,8 @@ typedef struct {
     Span between[QUANTILES];           /* the brackets by the bits of floats; they may overlap */
     size_t take;                       /* distances sampled of each block */
     int64_t seen, sampled;             /* distances in the blocks that were sampled, and samples */
+    double drawn[QUANTILES];           /* samples in each bracket */
+    double apart[QUANTILES];           /* squares of how many more of them one half of a chunk's pieces holds */
     double value[RANKS];               /* by the samples */
     Span window[QUANTILES];            /* where they cannot tell; else empty */
     int64_t above[QUANTILES];          /* the start of each window, or there */
@@ -87,9 +88,11 @@ typedef struct {
     int error, error_side;
 } Item;
 
+enum { PLAIN = -1, SAMPLED_ONLY = -2 /* a pilot again: it is counted, but not sampled yet */ };
+
 typedef struct {
     int item;
-    int group; /* of the pilots; -1: not a pilot */
+    int group; /* of the pilots; else what kind of task it is */
     int64_t start;
     size_t n;
 } Task;
@@ -111,6 +114,8 @@ typedef struct {
     Histogram *target;
     double *found; /* samples of this chunk */
     size_t finds, seen, sampled;
+    int only_samples;
+    int64_t drawn[2][QUANTILES]; /* samples of this chunk in each bracket, of either half of the pieces */
     int64_t above[QUANTILES]; /* the start of each window */
 } Worker;
 

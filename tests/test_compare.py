@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import nndiff
 from helpers import model
-from nndiff.errors import UsageError
+from nndiff.errors import SourceError, UsageError
 from nndiff.tolerance import Tolerance
 
 
@@ -278,3 +278,23 @@ def test_a_rule_that_sees_names_without_their_wrappers_is_not_told_to_do_nothing
     candidate = {"module.fc.weight": np.ones(3), "module.fc.bias": np.zeros(3)}
     result = nndiff.compare(reference, candidate, rename="^fc=>enc", group={"all": "enc"})
     assert (result.verdict, result.notes) == ("identical", ())
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_file_that_is_written_to_meanwhile_is_no_pass(tmp_path, side):
+    """Every element read may be the same although the files never were."""
+    values = np.arange(1 << 23, dtype=np.float32)
+    paths = [tmp_path / name for name in ("a.npy", "b.npy")]
+    for path in paths:
+        np.save(path, values)
+
+    def write(done, total):
+        if paths[side].stat().st_mtime_ns == stamps[side]:
+            held = np.load(paths[side], mmap_mode="r+")
+            held[0] += 1  # seen already
+            held.flush()
+
+    stamps = [path.stat().st_mtime_ns for path in paths]
+    with pytest.raises(SourceError, match=r"[ab]\.npy: was changed while it was being read"):
+        nndiff.compare(*paths, progress=write)
+    assert nndiff.compare(paths[0], paths[0]).verdict == "identical"

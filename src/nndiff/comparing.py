@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.align import Rename
+from nndiff.files import unchanged
 from nndiff.measuring import Progress, Row, measured
 from nndiff.names import parse_groups
 from nndiff.planning import Plan, Rules, plan, settled
@@ -40,6 +41,11 @@ def compare_sources(
 
 def run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Progress | None = None) -> Comparison:
     """Measure and judge every pair of the plans."""
+    with unchanged():
+        return _run(plans, tolerance, rules, progress)
+
+
+def _run(plans: Sequence[Plan], tolerance: Tolerance, rules: Rules, progress: Progress | None) -> Comparison:
     recorded = all(each.recorded for each in plans)
     plans = [settled(each) for each in plans] if recorded else plans
     rows = [row for each in plans for row in each.rows()]

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 
 from nndiff.errors import SourceError
@@ -28,6 +29,7 @@ class OpenFile:
 
 
 _cache: OrderedDict[int, OpenFile] = OrderedDict()
+_watches: list[dict[int, RegularFile]] = []  # what was opened while somebody asks for that
 _lock = threading.RLock()  # of the kind that can be taken twice: a collection inside it may end a RegularFile
 
 
@@ -46,10 +48,13 @@ class RegularFile:
             raise SourceError(path, f"not a regular file but {_kind_of(info.st_mode)}")
         self.size = info.st_size
         self._identity = (info.st_dev, info.st_ino)
+        self._changed = info.st_mtime_ns
 
     def open(self) -> OpenFile:
         """Return the open file; keep it while you read."""
         with _lock:
+            for watch in _watches:
+                watch[id(self)] = self
             found = _cache.get(id(self)) or self._open()
             _cache[id(self)] = found
             _cache.move_to_end(id(self))
@@ -67,9 +72,34 @@ class RegularFile:
             raise SourceError(self.path, "the file was replaced while it was being read")
         return opened
 
+    def check_unchanged(self) -> None:
+        """Refuse a file that was written to since it was first looked at: what was read may never have been."""
+        try:
+            info = os.stat(self.path)
+        except OSError:
+            return  # gone by name: what was open stayed as it was
+        is_same = (info.st_dev, info.st_ino) == self._identity
+        if is_same and (info.st_size, info.st_mtime_ns) != (self.size, self._changed):
+            raise SourceError(self.path, "was changed while it was being read; compare it when nobody writes to it")
+
     def __del__(self) -> None:
         if _cache is not None:  # None while the interpreter shuts down
             _cache.pop(id(self), None)
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Read files inside of this; when that went well, check that none of them was written to meanwhile."""
+    opened: dict[int, RegularFile] = {}
+    with _lock:
+        _watches.append(opened)
+    try:
+        yield
+    finally:
+        with _lock:
+            _watches[:] = [watch for watch in _watches if watch is not opened]
+    for file in opened.values():
+        file.check_unchanged()
 
 
 class TemporaryFile(RegularFile):

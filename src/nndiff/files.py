@@ -11,10 +11,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from nndiff.errors import SourceError
 
+_SHORTER = "became shorter while it was being read"
 _OPEN_AT_ONCE = 128  # a folder may hold ten thousand files, a process may open about a thousand
 
 
@@ -196,7 +197,7 @@ class Window:
             except OSError as error:
                 raise SourceError(self.path, _reason(error)) from None
             if count == 0:
-                raise SourceError(self.path, "became shorter while it was being read")
+                raise SourceError(self.path, _SHORTER)
             buffer = buffer[count:]
             position += count
 
@@ -218,9 +219,30 @@ class Window:
         try:
             return mmap.mmap(opened.fd, length, access=mmap.ACCESS_READ, offset=first - skew), skew
         except ValueError:
-            raise SourceError(self.path, "became shorter while it was being read") from None
+            raise SourceError(self.path, _SHORTER) from None
         except OSError as error:
             raise SourceError(self.path, _reason(error)) from None
+
+    @contextmanager
+    def guarded_pages(self, start: int) -> Iterator[Any]:
+        """Map the window from here to its end; whoever lets go of it is told if the file was cut meanwhile.
+
+        A file that is cut ends the process that reads its pages, unless the native engine is there to stand in.
+        """
+        opened = self.file.open()
+        try:
+            from nndiff.stats._native import Pages
+
+            pages = Pages(opened.fd, self.start + start, self.start + self.size)
+        except (ImportError, OSError):
+            plain, skew = self.pages(start)
+            with plain, memoryview(plain) as whole, whole[skew:] as part:
+                yield part
+            return
+        yield pages
+        trouble = pages.close()
+        if trouble:
+            raise SourceError(self.path, _SHORTER if trouble < 0 else os.strerror(trouble).lower())
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""

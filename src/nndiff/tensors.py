@@ -57,9 +57,8 @@ class StridedFileData:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the raw elements from start to stop as a flat array."""
-        pages, skew = self.window.pages(self.offset * self.storage.itemsize)
-        with pages:
-            flat = np.frombuffer(pages, np.uint8)[skew:]
+        with self.window.guarded_pages(self.offset * self.storage.itemsize) as pages:
+            flat = np.frombuffer(pages, np.uint8)
             view = np.ndarray(self.shape, self.storage, buffer=flat.data, strides=self._byte_strides())
             out: NDArray[Any] = take(view, start, stop).copy()
             del view, flat

@@ -77,7 +77,7 @@ assert "shorter" in outcomes, outcomes
 def run_apart(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
     command = [sys.executable, "-c", PRELUDE + script, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def place(path: Path, start: int, array: np.ndarray) -> TensorRef:
@@ -117,6 +117,61 @@ def test_many_tensors_of_two_files_in_any_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [1, 4096, 5_000_000])
 def test_a_file_that_is_cut_meanwhile(tmp_path: Path, lost: int) -> None:
     done = run_apart(CUT, tmp_path, lost)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+CUT_STRIDED = """
+from nndiff.tensors import StridedFileData
+from nndiff.stats.numpy_engine import NumpyEngine
+array = np.arange(1 << 22, dtype=np.float32).reshape(1 << 11, 1 << 11)
+path = folder / "f"
+for number in range(24):
+    path.write_bytes(array.tobytes())
+    window = Window(RegularFile(str(path)), 0, array.nbytes)
+    turned = tensor(array.T, data=StridedFileData(window, array.dtype, 0, array.shape, (1, 1 << 11)))
+    def cut(after=number * 1e-3):
+        time.sleep(after)
+        os.truncate(path, 5000)
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        (got,) = measure(native() if number % 2 else NumpyEngine(), job(turned, tensor(array.T.copy())))
+        assert got.unequal == 0
+    except SourceError as error:
+        assert "became shorter while it was being read" in str(error), error
+    thread.join()
+    path.unlink()
+"""
+
+
+def test_a_file_of_a_view_that_is_cut_meanwhile(tmp_path: Path) -> None:
+    done = run_apart(CUT_STRIDED, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_handler_that_gives_way_to_ours_is_no_circle(tmp_path: Path, times: int) -> None:
+    script = """
+import faulthandler
+one = in_file(folder / "r", array)
+measure(native(), job(one, one))
+for _ in range(int(sys.argv[2])):
+    faulthandler.enable()
+    measure(native(), job(one, one))
+    faulthandler.disable()
+    faulthandler.enable()
+os.kill(os.getpid(), signal.SIGBUS)
+"""
+    done = run_apart(script, tmp_path, times)
+    assert done.returncode == -signal.SIGBUS, done.stderr[-3000:]
+    assert done.stderr.count("Fatal Python error: Bus error") == 1
+
+
+def test_a_thread_that_takes_no_signals_may_measure(tmp_path: Path) -> None:
+    blocked = CUT.replace(
+        "outcomes = []", "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); outcomes = []"
+    )
+    done = run_apart(blocked, tmp_path, 5_000_000)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

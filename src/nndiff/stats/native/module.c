@@ -4,6 +4,7 @@
 
 #include "batch.h"
 #include "gather.h"
+#include "pages.h"
 #include "results.h"
 #include "side_python.h"
 
@@ -388,15 +389,21 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "nndiff.stats._native", "The fused statistics kernel.", -1, module_methods, 0, 0, 0, 0,
 };
 
+static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    if (type && PyModule_AddObject(module, name, type) == 0)
+        return 1;
+    Py_XDECREF(type);
+    return 0;
+}
+
 PyMODINIT_FUNC PyInit__native(void)
 {
     PyObject *module = PyModule_Create(&definition);
-    PyObject *type = module ? PyType_FromSpec(&batch_spec) : NULL;
     if (!level_count)
         find_levels();
-    if (!type || PyModule_AddObject(module, "Batch", type) < 0) {
-        Py_XDECREF(type);
+    if (module && !(add_type(module, "Batch", &batch_spec) && add_type(module, "Pages", &pages_spec)))
         Py_CLEAR(module);
-    }
     return module;
 }

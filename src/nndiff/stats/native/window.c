@@ -6,6 +6,7 @@
 #ifdef __linux__
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -67,16 +68,49 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     errno = kept;
 }
 
-/* Be the one who is told, whoever else was meanwhile. */
-static int listen_for_errors(void)
+static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER; /* of the handler */
+static int listeners;
+
+static void in_child(void)
 {
+    pthread_mutex_init(&door, NULL); /* who held it is not here */
+    listeners = 0;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+static int is_ours(const struct sigaction *action)
+{
+    return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_bus_error;
+}
+
+/* Be told of errors for as long as something is mapped: whoever comes and goes in between finds nothing of us. */
+static int start_listening(void)
+{
+    static pthread_once_t watched = PTHREAD_ONCE_INIT;
     struct sigaction now, ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    if (sigaction(SIGBUS, NULL, &now) != 0)
-        return 0;
-    if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_bus_error)
-        return 1;
-    before = now;
-    return sigaction(SIGBUS, &ours, NULL) == 0;
+    pthread_once(&watched, watch_forks);
+    pthread_mutex_lock(&door);
+    int listens = sigaction(SIGBUS, NULL, &now) == 0;
+    if (listens && !is_ours(&now)) {
+        before = now;
+        listens = sigaction(SIGBUS, &ours, NULL) == 0;
+    }
+    listeners += listens;
+    pthread_mutex_unlock(&door);
+    return listens;
+}
+
+static void stop_listening(void)
+{
+    struct sigaction now;
+    pthread_mutex_lock(&door);
+    if (--listeners == 0 && sigaction(SIGBUS, NULL, &now) == 0 && is_ours(&now))
+        sigaction(SIGBUS, &before, NULL);
+    pthread_mutex_unlock(&door);
 }
 
 static int is_cached(int fd, int64_t from, int64_t to)
@@ -112,20 +146,32 @@ static void leave_slot(int slot)
     atomic_store(&mapped[slot].taken, 0);
 }
 
-void window_open(Window *w, int fd, int64_t from, int64_t to)
+void window_map(Window *w, int fd, int64_t from, int64_t to)
 {
     const int64_t page = sysconf(_SC_PAGESIZE), start = from / page * page;
     *w = (Window){.fd = fd, .from = from, .to = to, .slot = -1};
-    if (to - from < LEAST || !is_cached(fd, from, to) || !listen_for_errors() || (w->slot = take_slot()) < 0)
+    if (to <= from || (w->slot = take_slot()) < 0)
         return;
+    if (!start_listening()) {
+        leave_slot(w->slot);
+        return;
+    }
     char *at = mmap(NULL, (size_t)(to - start), PROT_READ, MAP_SHARED, fd, (off_t)start);
     if (at == MAP_FAILED) {
         leave_slot(w->slot);
+        stop_listening();
         return;
     }
     mapped[w->slot].size = (size_t)(to - start);
     atomic_store(&mapped[w->slot].start, at);
     w->bytes = at + (from - start);
+}
+
+void window_open(Window *w, int fd, int64_t from, int64_t to)
+{
+    *w = (Window){.fd = fd, .from = from, .to = to, .slot = -1};
+    if (to - from >= LEAST && is_cached(fd, from, to))
+        window_map(w, fd, from, to);
 }
 
 int64_t window_close(Window *w, int *why)
@@ -138,6 +184,7 @@ int64_t window_close(Window *w, int *why)
     int64_t first = broken ? w->from + (broken - w->bytes) : -1;
     leave_slot(w->slot); /* before others can be at these addresses */
     munmap(start, size);
+    stop_listening();
     w->bytes = NULL;
     *why = EIO;
     if (fstat(w->fd, &now) == 0 && now.st_size < w->to) { /* the rest of the last page reads as zeros */
@@ -149,9 +196,14 @@ int64_t window_close(Window *w, int *why)
 
 #else
 
-void window_open(Window *w, int fd, int64_t from, int64_t to)
+void window_map(Window *w, int fd, int64_t from, int64_t to)
 {
     *w = (Window){.fd = fd, .from = from, .to = to, .slot = -1};
+}
+
+void window_open(Window *w, int fd, int64_t from, int64_t to)
+{
+    window_map(w, fd, from, to);
 }
 
 int64_t window_close(Window *w, int *why)

@@ -11,7 +11,10 @@ typedef struct {
     int slot;         /* in the list of what is mapped */
 } Window;
 
-/* Map these bytes, where the page cache holds them: others are better read ahead. */
+/* Map these bytes; `bytes` stays NULL where that cannot be. */
+void window_map(Window *, int fd, int64_t from, int64_t to);
+
+/* The same where it is worth it and the page cache holds them: others are better read ahead. */
 void window_open(Window *, int fd, int64_t from, int64_t to);
 
 /* Let go of it. Return the first byte that could not be read, zeros stood in for it and what followed, and why: -1, the

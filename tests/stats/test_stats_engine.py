@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from stats_pairs import LEVELS, apart, job, measure, native, raw, tensor
 
 from nndiff.dtypes import DTYPES
 from nndiff.errors import UsageError
-from nndiff.stats import describe_engine, get_engine
+from nndiff.stats import Job, describe_engine, get_engine
+from nndiff.stats.numpy_engine import NumpyEngine
 
 needs_native = pytest.mark.skipif(not LEVELS, reason="built without the native engine")
 
@@ -281,3 +283,20 @@ def test_who_wants_no_more_results_waits_for_those_under_way() -> None:
         each.max_abs
         for each in native().measure([job(tensor(np.zeros(3, np.float32)), tensor(np.ones(3, np.float32)))])
     ] == [1]
+
+
+@pytest.mark.parametrize("name", ["numpy", *(["native"] if LEVELS else [])])
+@pytest.mark.parametrize("good", [0, 5, 50, 1300])
+def test_jobs_that_fail_midway_lose_nothing_of_what_came_before(name: str, good: int) -> None:
+    values = np.arange(10, dtype=np.float32)
+
+    def jobs() -> Iterator[Job]:
+        for number in range(good):
+            yield job(tensor(values), tensor(values + np.float32(number)))
+        raise KeyError("no more")
+
+    seen: list[float] = []
+    results = (NumpyEngine() if name == "numpy" else native()).measure(jobs())
+    with pytest.raises(KeyError, match="no more"):
+        seen.extend(made.max_abs for made in results)
+    assert seen == list(range(good))

@@ -60,14 +60,19 @@ class NativeEngine:
     def measure(self, jobs: Iterable[Job], progress: Progress | None = None) -> Iterator[Metrics]:
         """Yield the metrics of each job."""
         under_way: list[_Running] = []
+        pairs: _Pairs | None = None
         try:
             for pairs in _batches(jobs):
+                if pairs.failure:  # of who gives the jobs: those before it are done first
+                    break
                 under_way.append(self._start(pairs, under_way[-1] if under_way else None))
                 while len(under_way) > 1 or (under_way and not under_way[-1].in_thread):
                     yield from self._finish(under_way[0], progress)
                     del under_way[0]
             for running in under_way:
                 yield from self._finish(running, progress)
+            if pairs and pairs.failure:
+                raise pairs.failure
         finally:
             for running in under_way:  # C reads on until it is done: what it reads must stay
                 with contextlib.suppress(ChildProcessError):  # in a fork it reads nothing
@@ -175,6 +180,7 @@ class _Pairs:
         self.packed = bytearray()
         self.fed = fed
         self.by_twin = by_twin
+        self.failure: Exception | None = None  # of the iterator, in place of any pair
         self._holds: list[object] = []  # alive while C reads
         self._files: dict[RegularFile, OpenFile] = {}
         self._room = _BATCH_ELEMENTS
@@ -189,6 +195,13 @@ class _Pairs:
             jobs, self.packed, self.jobs, self._holds, self._files, _BATCH_PAIRS, self._room
         )
         return left
+
+    @classmethod
+    def failed(cls, failure: Exception) -> _Pairs:
+        """Return what stands at the end where the jobs came to no good end."""
+        pairs = cls()
+        pairs.failure = failure
+        return pairs
 
     def add(self, job: Job, ref: _Side, cand: _Side) -> None:
         """Take a pair in whose sides were looked at."""
@@ -209,9 +222,14 @@ def _batches(jobs: Iterable[Job]) -> Iterator[_Pairs]:
     source = iter(jobs)
     pairs = _Pairs()
     while True:
-        job = pairs.gather(source)
+        try:
+            job = pairs.gather(source)
+            alone = _alone(job, pairs) if job else None
+        except Exception as failure:
+            yield from ([pairs] if pairs.jobs else [])
+            yield _Pairs.failed(failure)
+            return
         ended = job is None and not pairs.full
-        alone = _alone(job, pairs) if job else None
         if pairs.jobs and (pairs.full or alone or ended):
             yield pairs
             pairs = _Pairs()

@@ -190,7 +190,11 @@ PyObject *gather(PyObject *Py_UNUSED(module), PyObject *args)
         if (failed)
             break;
     }
-    int good = !PyErr_Occurred() && hand_over(packed, PyByteArray_GET_SIZE(packed), out, made);
+    PyObject *trouble[3]; /* of the iterator: what it gave before is good */
+    PyErr_Fetch(&trouble[0], &trouble[1], &trouble[2]);
+    int good = hand_over(packed, PyByteArray_GET_SIZE(packed), out, made) && !trouble[0];
+    if (trouble[0])
+        PyErr_Restore(trouble[0], trouble[1], trouble[2]);
     PyMem_Free(out);
     PyObject *result = good ? Py_BuildValue("OL", job ? job : Py_None, elements) : NULL;
     Py_XDECREF(job);

@@ -16,7 +16,19 @@ from typing import Any, BinaryIO
 from nndiff.errors import SourceError
 
 _SHORTER = "became shorter while it was being read"
-_OPEN_AT_ONCE = 128  # a folder may hold ten thousand files, a process may open about a thousand
+
+
+def _open_at_once() -> int:
+    """Return how many files are kept open: a folder may hold ten thousand, a process may open a thousand, or a few."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 128
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 128 if most < 0 else max(4, min(128, most // 4))
+
+
+OPEN_AT_ONCE = _open_at_once()
 
 
 class OpenFile:
@@ -59,7 +71,7 @@ class RegularFile:
             found = _cache.get(id(self)) or self._open()
             _cache[id(self)] = found
             _cache.move_to_end(id(self))
-            while len(_cache) > _OPEN_AT_ONCE:
+            while len(_cache) > OPEN_AT_ONCE:
                 _cache.popitem(last=False)
         return found
 

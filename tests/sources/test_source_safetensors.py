@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +44,15 @@ def test_every_dtype_and_shape_is_read_as_the_library_wrote_it(tmp_path: Path, s
 def test_metadata_is_kept(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "x.safetensors", {"format": "pt"})
     assert open_source(tmp_path / "x.safetensors").meta == {"format": "pt"}
+
+
+def test_bytes_of_no_tensor_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"x": torch.ones(3)}, path)
+    assert open_source(path).notes == ()
+    path.write_bytes(path.read_bytes() + b"junk")
+    (note,) = open_source(path).notes
+    assert note.startswith("4 bytes of it belong to no tensor, and were not compared")
 
 
 def test_content_decides_not_the_suffix(tmp_path: Path) -> None:
@@ -174,3 +186,16 @@ def test_a_folder_of_numpy_safetensors(tmp_path: Path) -> None:
     opened = open_source(tmp_path)
     assert opened.tensors["x"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert opened.meta["model_type"] == "toy"
+
+
+def test_many_files_where_few_may_be_open(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        names = {f"w{number}": f"{number}.safetensors" for number in range(60)}
+        for number, (name, file) in enumerate(names.items()):
+            save_file({name: torch.full((3,), float(number))}, tmp_path / folder / file)
+        (tmp_path / folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    command = f"ulimit -n 32 && {shlex.quote(sys.executable)} -m nndiff diff a b -q"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "all 60 tensors have the same values" in done.stdout

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
+from nndiff.names import plural
 from nndiff.sources.json_text import read_json
 from nndiff.sources.source import Source, by_name, shown
 from nndiff.tensors import MOST_AXES, FileData, TensorRef
@@ -46,7 +48,15 @@ def open_safetensors(path: str) -> Source:
     """Open one safetensors file."""
     window = Window(RegularFile(path))
     tensors, metadata = read_header(window)
-    return Source(path, "safetensors", by_name(path, tensors), meta=metadata)
+    return Source(path, "safetensors", by_name(path, tensors), meta=metadata, notes=tuple(_unclaimed(window, tensors)))
+
+
+def _unclaimed(window: Window, tensors: Sequence[TensorRef]) -> Iterator[str]:
+    """Yield that a file holds more than its tensors: the safetensors library refuses such a file."""
+    header = 8 + int.from_bytes(window.read(0, 8), "little")
+    more = window.size - header - sum(tensor.nbytes for tensor in tensors)
+    if more:
+        yield f"{plural(more, 'byte')} of it belong to no tensor, and were not compared: damaged, or cut together"
 
 
 def read_header(window: Window) -> tuple[list[TensorRef], dict[str, str]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UsageError
-from nndiff.files import OpenFile, RegularFile
+from nndiff.files import OPEN_AT_ONCE, OpenFile, RegularFile
 from nndiff.stats import _native
 from nndiff.stats.interface import Job, Progress
 from nndiff.stats.metrics import Metrics
@@ -44,7 +44,7 @@ _STEP = 1 << 24  # elements between two looks at the keyboard
 _FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
 _BATCH_ELEMENTS = 1 << 24
 _BATCH_PAIRS = 1 << 9
-_BATCH_FILES = 64
+_BATCH_FILES = OPEN_AT_ONCE // 2
 _MANY = 32  # pairs that are worth a thread of their own
 
 

@@ -30,7 +30,7 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class FileData:
-    """Hold elements that lie in C order in a file: read with pread, never mapped whole."""
+    """Hold elements that lie in C order in a file: read piece by piece, or mapped so, never whole."""
 
     window: Window
     storage: np.dtype[Any]

@@ -127,6 +127,19 @@ def test_neighbours_that_are_alike(dtype: type, size: int, laid: Callable[[int],
     np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("rows", "columns", "wide"), [(1024, 8192, 819), (2048, 4096, 410), (641, 8192, 819)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_columns_that_stand_out(dtype: type, rows: int, columns: int, wide: int, seed: int) -> None:
+    """Every block holds the same share of them: only where in it samples are taken decides how many are seen."""
+    cand = abs(np.random.default_rng(seed).standard_normal((rows, columns), np.float32))
+    cand[:, :wide] *= 10
+    cand = cand.astype(dtype)
+    ref = np.zeros_like(cand)
+    got = of(measure(native(), job(tensor(ref), tensor(cand)))[0])
+    np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
+
+
 @pytest.mark.parametrize("scale", [1e-42, 1e-41, 1e-39])
 def test_distances_below_the_normal_floats(scale: float) -> None:
     cand = (scale * np.random.default_rng(6).normal(size=4_300_000)).astype(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
@@ -254,7 +255,7 @@ class Window:
         yield pages
         trouble = pages.close()
         if trouble:
-            raise SourceError(self.path, _SHORTER if trouble < 0 else os.strerror(trouble).lower())
+            raise SourceError(self.path, why_unread(trouble))
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""
@@ -284,6 +285,13 @@ class _WindowIO(io.RawIOBase):
         self._window.read_into(self._position, memoryview(buffer)[:count])
         self._position += count
         return count
+
+
+def why_unread(code: int) -> str:
+    """Return what the native engine means by the number of a failed read: -1 for a file that ended, else an errno."""
+    if code == errno.EIO:
+        return "could not be read: it was cut and written again meanwhile, or the disk fails"
+    return _SHORTER if code < 0 else os.strerror(code).lower()
 
 
 def _reason(error: OSError) -> str:

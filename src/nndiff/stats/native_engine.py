@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UsageError
-from nndiff.files import OPEN_AT_ONCE, OpenFile, RegularFile
+from nndiff.files import OPEN_AT_ONCE, OpenFile, RegularFile, why_unread
 from nndiff.stats import _native
 from nndiff.stats.interface import Job, Progress
 from nndiff.stats.metrics import Metrics
@@ -295,8 +295,7 @@ def _read_error(job: Job, code: int, side: int) -> SourceError:
     ref = job.candidate if side else job.reference
     data = _settled(ref.data)
     path = data.window.path if isinstance(data, FileData) else ref.name
-    reason = "became shorter while it was being read" if code < 0 else os.strerror(code).lower()
-    return SourceError(path, reason)
+    return SourceError(path, why_unread(code))
 
 
 def _use(level: str) -> None:

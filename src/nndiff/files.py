@@ -223,39 +223,34 @@ class Window:
         for start in range(0, self.size, size):
             yield self.read(start, min(size, self.size - start))
 
-    def pages(self, start: int = 0) -> tuple[mmap.mmap, int]:
-        """Map the window from here to its end; return the pages and where it begins in them."""
-        first = self.start + start
-        skew = first % mmap.ALLOCATIONGRANULARITY
-        opened = self.file.open()
-        length = self.size - start + skew
-        try:
-            return mmap.mmap(opened.fd, length, access=mmap.ACCESS_READ, offset=first - skew), skew
-        except ValueError:
-            raise SourceError(self.path, _SHORTER) from None
-        except OSError as error:
-            raise SourceError(self.path, _reason(error)) from None
-
-    @contextmanager
-    def guarded_pages(self, start: int) -> Iterator[Any]:
-        """Map the window from here to its end; whoever lets go of it is told if the file was cut meanwhile.
+    def pages(self, start: int = 0) -> Any:
+        """Map the window from here to its end, for as long as what is returned is held; then ask check_pages().
 
         A file that is cut ends the process that reads its pages, unless the native engine is there to stand in.
         """
         opened = self.file.open()
+        first, stop = self.start + start, self.start + self.size
         try:
             from nndiff.stats._native import Pages
 
-            pages = Pages(opened.fd, self.start + start, self.start + self.size)
+            return Pages(opened.fd, first, stop)
         except (ImportError, OSError):
-            plain, skew = self.pages(start)
-            with plain, memoryview(plain) as whole, whole[skew:] as part:
-                yield part
-            return
-        yield pages
-        trouble = pages.close()
-        if trouble:
-            raise SourceError(self.path, why_unread(trouble))
+            pass
+        skew = first % mmap.ALLOCATIONGRANULARITY
+        try:
+            plain = mmap.mmap(opened.fd, stop - first + skew, access=mmap.ACCESS_READ, offset=first - skew)
+        except ValueError:
+            raise SourceError(self.path, _SHORTER) from None
+        except OSError as error:
+            raise SourceError(self.path, _reason(error)) from None
+        return memoryview(plain)[skew:]
+
+    def check_pages(self, pages: Any) -> None:
+        """Refuse what was read of pages if the file was cut meanwhile: zeros stood in for the rest."""
+        opened = self.file.open()
+        trouble = 0 if isinstance(pages, memoryview) else pages.trouble()
+        if trouble or os.fstat(opened.fd).st_size < self.start + self.size:
+            raise SourceError(self.path, why_unread(trouble or -1))
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""

@@ -57,11 +57,11 @@ class StridedFileData:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the raw elements from start to stop as a flat array."""
-        with self.window.guarded_pages(self.offset * self.storage.itemsize) as pages:
-            flat = np.frombuffer(pages, np.uint8)
-            view = np.ndarray(self.shape, self.storage, buffer=flat.data, strides=self._byte_strides())
-            out: NDArray[Any] = take(view, start, stop).copy()
-            del view, flat
+        pages = self.window.pages(self.offset * self.storage.itemsize)
+        flat = np.frombuffer(pages, np.uint8)
+        view = np.ndarray(self.shape, self.storage, buffer=flat.data, strides=self._byte_strides())
+        out: NDArray[Any] = take(view, start, stop).copy()
+        self.window.check_pages(pages)
         return out.byteswap(inplace=True) if self.swapped else out
 
     def _byte_strides(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ _MOST_BYTES = 64 << 20  # of text and numbers that become Python objects, fourfo
 _SMALL = 64  # bytes that count as part of their step
 _MOST_GLOBALS = 20_000
 _LONGEST_NAME = 1000
-_LONGEST_LINE = 1 << 16
+_SHORT_LINE, _LONGEST_LINE = 1 << 8, 1 << 16
 _LONGEST_TEXT = 1 << 20  # longer ones are arrays that an old protocol wrote as text
 _MAP_FROM = 16 << 20  # larger pickles hold arrays and are mapped instead of read
 
@@ -63,9 +63,10 @@ class PickleMachine:
         self._window = window
         self._handlers = handlers
         self._persistent = persistent
-        self._buffer, self._base = _buffer(window)
-        self._end = self._base + window.size
-        self._at = self._base
+        self._pages = window.pages() if window.size >= _MAP_FROM else None
+        self._buffer = window.read(0, window.size) if self._pages is None else memoryview(self._pages)
+        self._end = window.size
+        self._at = 0
         self._stack: list[Any] = []
         self.push = self._stack.append
         self._memo: dict[int, Any] = {}
@@ -81,18 +82,24 @@ class PickleMachine:
             self._run()
             if len(self._stack) != 1:
                 raise ValueError("stack")
-            return self._stack[0]
         except NotKnownError as error:
             raise SourceError(self._window.path, str(error)) from None
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, struct.error, RecursionError):
+            self._check_pages()
             raise SourceError(
                 self._window.path, f"its pickle is damaged or not a pickle at all (byte {self.position})"
             ) from None
+        self._check_pages()
+        return self._stack[0]
+
+    def _check_pages(self) -> None:
+        if self._pages is not None:
+            self._window.check_pages(self._pages)
 
     @property
     def position(self) -> int:
         """Return how many bytes of the window have been used."""
-        return self._at - self._base
+        return self._at
 
     def _run(self) -> None:
         operations, buffer, budget, end = OPERATIONS, self._buffer, self._budget, self._end
@@ -132,12 +139,13 @@ class PickleMachine:
 
     def line(self) -> bytes:
         """Return the next line without its end."""
-        stop = self._buffer.find(b"\n", self._at, min(self._end, self._at + _LONGEST_LINE))
-        if stop < 0:
-            raise ValueError("line")
-        found = self.take(stop - self._at)
-        self._at = stop + 1
-        return found
+        for reach in (_SHORT_LINE, _LONGEST_LINE):
+            size = bytes(self._buffer[self._at : min(self._end, self._at + reach)]).find(b"\n")
+            if size >= 0:
+                found = self.take(size)
+                self._at += 1
+                return found
+        raise ValueError("line")
 
     def text(self, size: int) -> str | LongText:
         """Return the next bytes as text, long ones by their place."""
@@ -156,7 +164,7 @@ class PickleMachine:
     def place(self, size: int) -> Window:
         """Return where the next bytes are, and pass them."""
         self._budget.step(2)
-        found = self._window.sub(self._at - self._base, size)
+        found = self._window.sub(self._at, size)
         self._at += size
         return found
 
@@ -241,13 +249,6 @@ class PickleMachine:
     def persistent(self, identity: Any) -> Any:
         """Return what stands for an object kept outside."""
         return self._persistent(identity)
-
-
-def _buffer(window: Window) -> tuple[Any, int]:
-    """Return a bytes-like object and where the window begins in it."""
-    if window.size < _MAP_FROM:
-        return window.read(0, window.size), 0
-    return window.pages()
 
 
 _PLAIN = frozenset(

@@ -35,8 +35,8 @@ class Pages:
     """Hold bytes of a file, mapped; zeros stand in for what cannot be read."""
 
     def __new__(cls, fd: int, start: int, stop: int, /) -> Pages: ...
-    def close(self) -> int:
-        """Let go; return 0, or -1 where the file became shorter, or the errno of a failed read."""
+    def trouble(self) -> int:
+        """Return 0, or -1 where the file became shorter, or the errno of a failed read."""
 
 def measure(
     array: Buffer, kind: int, threads: int, /

@@ -8,7 +8,6 @@
 typedef struct {
     PyObject_HEAD
     Window window;
-    Py_ssize_t users; /* buffers of it that are in use */
 } PagesObject;
 
 /* Reading behind the end of a file ends a thread that cannot be told of it. */
@@ -48,34 +47,19 @@ static void pages_dealloc(PagesObject *self)
 static int pages_get_buffer(PagesObject *self, Py_buffer *view, int flags)
 {
     const Window *w = &self->window;
-    if (!w->bytes) {
-        view->obj = NULL;
-        PyErr_SetString(PyExc_ValueError, "the pages are closed");
-        return -1;
-    }
-    if (PyBuffer_FillInfo(view, (PyObject *)self, w->bytes, (Py_ssize_t)(w->to - w->from), 1, flags) < 0)
-        return -1;
-    self->users++;
-    return 0;
+    return PyBuffer_FillInfo(view, (PyObject *)self, w->bytes, (Py_ssize_t)(w->to - w->from), 1, flags);
 }
 
-static void pages_release_buffer(PagesObject *self, Py_buffer *Py_UNUSED(view))
-{
-    self->users--;
-}
+PyDoc_STRVAR(trouble_doc, "trouble() -> int: 0, or -1 where the file became shorter, or the errno of a failed read.");
 
-PyDoc_STRVAR(close_doc, "close() -> int: let go; 0, or -1 where the file became shorter, or the errno of a failed read.");
-
-static PyObject *pages_close(PagesObject *self, PyObject *Py_UNUSED(args))
+static PyObject *pages_trouble(PagesObject *self, PyObject *Py_UNUSED(args))
 {
     int why = 0;
-    if (self->users)
-        return PyErr_Format(PyExc_BufferError, "the pages are in use");
-    return PyLong_FromLong(window_close(&self->window, &why) < 0 ? 0 : why);
+    return PyLong_FromLong(window_trouble(&self->window, &why) < 0 ? 0 : why);
 }
 
 static PyMethodDef pages_methods[] = {
-    {"close", (PyCFunction)pages_close, METH_NOARGS, close_doc},
+    {"trouble", (PyCFunction)pages_trouble, METH_NOARGS, trouble_doc},
     {0},
 };
 
@@ -84,7 +68,6 @@ static PyType_Slot pages_slots[] = {
     {Py_tp_dealloc, (void *)pages_dealloc},
     {Py_tp_methods, pages_methods},
     {Py_bf_getbuffer, (void *)pages_get_buffer},
-    {Py_bf_releasebuffer, (void *)pages_release_buffer},
     {Py_tp_doc, "Pages(fd, start, stop): bytes of a file, mapped; zeros stand in for what cannot be read."},
     {0, NULL},
 };

@@ -174,23 +174,32 @@ void window_open(Window *w, int fd, int64_t from, int64_t to)
         window_map(w, fd, from, to);
 }
 
-int64_t window_close(Window *w, int *why)
+int64_t window_trouble(const Window *w, int *why)
 {
     struct stat now;
     if (!w->bytes)
         return -1;
-    char *start = atomic_load(&mapped[w->slot].start), *broken = atomic_load(&mapped[w->slot].broken);
-    const size_t size = mapped[w->slot].size;
+    const char *broken = atomic_load(&mapped[w->slot].broken);
     int64_t first = broken ? w->from + (broken - w->bytes) : -1;
-    leave_slot(w->slot); /* before others can be at these addresses */
-    munmap(start, size);
-    stop_listening();
-    w->bytes = NULL;
     *why = EIO;
     if (fstat(w->fd, &now) == 0 && now.st_size < w->to) { /* the rest of the last page reads as zeros */
         *why = -1;
         first = first < 0 || now.st_size < first ? now.st_size : first;
     }
+    return first;
+}
+
+int64_t window_close(Window *w, int *why)
+{
+    const int64_t first = window_trouble(w, why);
+    if (!w->bytes)
+        return -1;
+    char *start = atomic_load(&mapped[w->slot].start);
+    const size_t size = mapped[w->slot].size;
+    leave_slot(w->slot); /* before others can be at these addresses */
+    munmap(start, size);
+    stop_listening();
+    w->bytes = NULL;
     return first;
 }
 
@@ -206,10 +215,15 @@ void window_open(Window *w, int fd, int64_t from, int64_t to)
     window_map(w, fd, from, to);
 }
 
-int64_t window_close(Window *w, int *why)
+int64_t window_trouble(const Window *w, int *why)
 {
     (void)w, (void)why;
     return -1;
+}
+
+int64_t window_close(Window *w, int *why)
+{
+    return window_trouble(w, why);
 }
 
 #endif

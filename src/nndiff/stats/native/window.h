@@ -17,8 +17,11 @@ void window_map(Window *, int fd, int64_t from, int64_t to);
 /* The same where it is worth it and the page cache holds them: others are better read ahead. */
 void window_open(Window *, int fd, int64_t from, int64_t to);
 
-/* Let go of it. Return the first byte that could not be read, zeros stood in for it and what followed, and why: -1, the
-   file became shorter, or an errno; return -1 where there is none. */
+/* Return the first byte that could not be read, zeros stood in for it and what followed, and why: -1, the file became
+   shorter, or an errno; return -1 where there is none. */
+int64_t window_trouble(const Window *, int *why);
+
+/* The same, and let go of it. */
 int64_t window_close(Window *, int *why);
 
 #endif

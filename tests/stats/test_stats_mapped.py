@@ -202,3 +202,20 @@ other[10]
 """
     done = run_apart(script, tmp_path)
     assert done.returncode == -signal.SIGBUS, done.stderr[-3000:]
+
+
+def test_pages_tell_how_reading_them_went(tmp_path: Path) -> None:
+    from nndiff.stats._native import Pages
+
+    path = tmp_path / "f"
+    path.write_bytes(bytes(range(256)) * 256)
+    with path.open("rb") as file:
+        pages = Pages(file.fileno(), 5, 60_000)
+    held = np.frombuffer(pages, np.uint8)  # what they are of may be closed
+    assert (held.size, held[0], held[-1]) == (59_995, 5, 59_999 % 256)
+    assert pages.trouble() == 0
+    os.truncate(path, 20_000)
+    assert (held[19_994], held[-1]) == (19_999 % 256, 0)
+    assert pages.trouble() == -1
+    with path.open("rb") as file, pytest.raises(OSError, match="cannot be mapped"):
+        Pages(file.fileno(), 10, 10)

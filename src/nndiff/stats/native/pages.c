@@ -1,13 +1,16 @@
 /* A window as a Python object. */
 #include "pages.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "window.h"
 
 typedef struct {
     PyObject_HEAD
     Window window;
+    int fd;
 } PagesObject;
 
 /* Reading behind the end of a file ends a thread that cannot be told of it. */
@@ -26,8 +29,9 @@ static PyObject *pages_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     PagesObject *self = (PagesObject *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    if (start >= 0 && can_be_told())
-        window_map(&self->window, fd, start, stop);
+    self->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the file's own may be closed before this is done with */
+    if (self->fd >= 0 && start >= 0 && can_be_told())
+        window_map(&self->window, self->fd, start, stop);
     if (!self->window.bytes) {
         Py_DECREF(self);
         return PyErr_Format(PyExc_OSError, "these bytes cannot be mapped");
@@ -40,6 +44,8 @@ static void pages_dealloc(PagesObject *self)
     PyTypeObject *type = Py_TYPE(self);
     int why;
     window_close(&self->window, &why);
+    if (self->fd >= 0)
+        close(self->fd);
     type->tp_free((PyObject *)self);
     Py_DECREF(type);
 }

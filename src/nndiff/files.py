@@ -247,10 +247,12 @@ class Window:
 
     def check_pages(self, pages: Any) -> None:
         """Refuse what was read of pages if the file was cut meanwhile: zeros stood in for the rest."""
-        opened = self.file.open()
-        trouble = 0 if isinstance(pages, memoryview) else pages.trouble()
-        if trouble or os.fstat(opened.fd).st_size < self.start + self.size:
-            raise SourceError(self.path, why_unread(trouble or -1))
+        if isinstance(pages, memoryview):
+            trouble = -1 if os.fstat(self.file.open().fd).st_size < self.start + self.size else 0
+        else:
+            trouble = pages.trouble()
+        if trouble:
+            raise SourceError(self.path, why_unread(trouble))
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""

@@ -131,7 +131,8 @@ def test_anything_can_be_judged_again(result: Comparison, tolerance: Tolerance) 
 @settings(max_examples=60, deadline=None)
 def test_every_format_renders_anything(result: Comparison, width: int) -> None:
     for name in FORMATS:
-        get_report(name).render(result, ReportOptions(width=width, color=False, verbose=True)).encode("utf-8")
+        made = get_report(name).render(result, ReportOptions(width=width, color=False, verbose=True))
+        assert made.encode("utf-8").strip(), name
 
 
 def test_the_round_trip_check_can_fail() -> None:

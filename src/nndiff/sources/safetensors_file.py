@@ -48,13 +48,13 @@ def open_safetensors(path: str) -> Source:
     """Open one safetensors file."""
     window = Window(RegularFile(path))
     tensors, metadata = read_header(window)
-    return Source(path, "safetensors", by_name(path, tensors), meta=metadata, notes=tuple(_unclaimed(window, tensors)))
+    notes = tuple(_unclaimed(_data(window), tensors))
+    return Source(path, "safetensors", by_name(path, tensors), meta=metadata, notes=notes)
 
 
-def _unclaimed(window: Window, tensors: Sequence[TensorRef]) -> Iterator[str]:
+def _unclaimed(data: Window, tensors: Sequence[TensorRef]) -> Iterator[str]:
     """Yield that a file holds more than its tensors: the safetensors library refuses such a file."""
-    header = 8 + int.from_bytes(window.read(0, 8), "little")
-    more = window.size - header - sum(tensor.nbytes for tensor in tensors)
+    more = data.size - sum(tensor.nbytes for tensor in tensors)
     if more:
         yield f"{plural(more, 'byte')} of it belong to no tensor, and were not compared: damaged, or cut together"
 
@@ -62,19 +62,25 @@ def _unclaimed(window: Window, tensors: Sequence[TensorRef]) -> Iterator[str]:
 def read_header(window: Window) -> tuple[list[TensorRef], dict[str, str]]:
     """Return the tensors of a safetensors file and its metadata, every claim checked."""
     path = window.path
-    if window.size < 8:
-        raise SourceError(path, "too short to be a safetensors file")
-    length = int.from_bytes(window.read(0, 8), "little")
-    if length > window.size - 8:
-        raise SourceError(path, f"claims a header of {length} bytes in a file of {window.size}: truncated or damaged")
-    header = read_json(window.sub(8, length), "a safetensors header")
+    data = _data(window)
+    header = read_json(window.sub(8, window.size - 8 - data.size), "a safetensors header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         raise SourceError(path, "the metadata of its header is not an object")
-    data = window.sub(8 + length, window.size - 8 - length)
     tensors = [_tensor(path, name, entry, data) for name, entry in header.items()]
     _check_overlap(path, tensors)
     return tensors, {str(key): str(value) for key, value in metadata.items()}
+
+
+def _data(window: Window) -> Window:
+    """Return what lies behind the header."""
+    if window.size < 8:
+        raise SourceError(window.path, "too short to be a safetensors file")
+    length = int.from_bytes(window.read(0, 8), "little")
+    if length > window.size - 8:
+        claim = f"claims a header of {length} bytes in a file of {window.size}"
+        raise SourceError(window.path, f"{claim}: truncated or damaged")
+    return window.sub(8 + length, window.size - 8 - length)
 
 
 def _tensor(path: str, name: str, entry: Any, data: Window) -> TensorRef:

@@ -149,17 +149,18 @@ def open_saved_outputs(path: str) -> Source:
         folder.read(name, hooked)
     folder.read(_OUTPUT, lambda root: [(Hooked("", "output", 0, _OUTPUT), root)])
     folder.read(_LOSS, lambda root: [(Hooked("", "loss"), root)])
+    settings = _settings(path)
     if not folder.of("loss"):
-        folder.tensors.update(_loss_in_settings(path))
+        folder.tensors.update(_loss_in(settings))
     folder.read(_GRADIENTS, lambda root: [(Hooked("", "param_grad"), root)])
     tensors = by_name(path, _linked(_ordered(folder)))
     foreign, notes = tuple(folder.foreign), tuple(_notes(folder))
-    return Source(path, "recording", tensors, foreign=foreign, notes=notes, meta=_facts(folder))
+    return Source(path, "recording", tensors, foreign=foreign, notes=notes, meta=_facts(folder, settings))
 
 
-def _loss_in_settings(path: str) -> dict[Hooked, list[TensorRef]]:
+def _loss_in(settings: _Settings) -> dict[Hooked, list[TensorRef]]:
     """Return the loss that is noted as a mere number, as the float32 it most likely was."""
-    noted = _settings(path).get("loss")
+    noted = settings.get("loss")
     if type(noted) is not float:
         return {}
     with np.errstate(over="ignore"):
@@ -213,9 +214,8 @@ def _measured(tensor: TensorRef, room: int) -> TensorRef:
     return replace(tensor, meta={"digest": found.digest, "stats": found.stats})
 
 
-def _facts(folder: _Folder) -> dict[str, Any]:
+def _facts(folder: _Folder, settings: _Settings) -> dict[str, Any]:
     """Return what is known of the run, as a recording tells it."""
-    settings = _settings(folder.path)
     seed, mode = settings.get("seed"), settings.get("mode")
     files = {"model_input": INPUTS, "loss": (_LOSS,), "param_grad": (_GRADIENTS,)}
     filed = [slot for slot, names in files.items() if folder.of(slot) or any(_has(folder.path, name) for name in names)]

@@ -92,6 +92,16 @@ typedef struct {
     vi from[QUANTILES], width[QUANTILES];
 } Spans;
 
+static ALWAYS_INLINE Spans spans_of(const Span *span, int spans)
+{
+    Spans s;
+    for (int q = 0; q < spans; q++) {
+        s.from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
+        s.width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
+    }
+    return s;
+}
+
 static ALWAYS_INLINE size_t sift_piece(const float *p, const Spans *s, int64_t held[QUANTILES], double *out)
 {
     size_t found = 0;
@@ -111,13 +121,9 @@ static ALWAYS_INLINE size_t sift_piece(const float *p, const Spans *s, int64_t h
 static size_t sift(const float *p, const uint16_t *place, size_t pieces, const Span span[QUANTILES],
                    int64_t held[2][QUANTILES], double *out)
 {
-    Spans s;
+    const Spans s = spans_of(span, QUANTILES);
     int64_t count[2][QUANTILES] = {{0}};
     size_t found = 0;
-    for (int q = 0; q < QUANTILES; q++) {
-        s.from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
-        s.width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
-    }
     for (size_t i = 0; i < pieces; i += 2) {
         found += sift_piece(p + place[i], &s, count[0], out + found);
         if (i + 1 < pieces)
@@ -130,20 +136,18 @@ static size_t sift(const float *p, const uint16_t *place, size_t pieces, const S
 
 static ALWAYS_INLINE size_t sieve_spans(const float *p, size_t n, const Span *span, int spans, int64_t *above, double *out)
 {
-    vi from[QUANTILES], width[QUANTILES], rest[QUANTILES];
+    const Spans s = spans_of(span, spans);
+    vi rest[QUANTILES]; /* as far as the finite ones go */
     uint64_t count[QUANTILES] = {0};
     size_t found = 0;
-    for (int q = 0; q < spans; q++) { /* moved so that what wraps around below is large */
-        from[q] = i_set((int32_t)(span[q].from + 0x80000000u));
-        width[q] = i_set((int32_t)(span[q].to - span[q].from + 0x80000000u));
+    for (int q = 0; q < spans; q++)
         rest[q] = i_set((int32_t)(0x7F800000u - span[q].from + 0x80000000u));
-    }
     for (size_t i = 0; i < n; i += 2 * W) {
         vf x = f_load(p + i);
         unsigned inside = 0;
         for (int q = 0; q < spans; q++) {
-            vi on = i_sub(i_of(x), from[q]);
-            inside |= m_bits(i_gt(width[q], on));
+            vi on = i_sub(i_of(x), s.from[q]);
+            inside |= m_bits(i_gt(s.width[q], on));
             count[q] += bits_set(m_bits(i_gt(rest[q], on)));
         }
         if (inside)

@@ -52,8 +52,7 @@ static inline vi above_tolerance(const NarrowLines *l, vf ad, vf ar)
 static inline int any_in_doubt(const NarrowLines *l, vi least)
 {
     const vi clear = i_sub(l->doubt, i_set(-1));
-    mf doubtful = i_gt(clear, i_unsigned_min(least, clear));
-    return m_any(doubtful, doubtful);
+    return m_bits(i_gt(clear, i_unsigned_min(least, clear))) != 0;
 }
 
 /* The elements that may move a maximum. */

@@ -40,7 +40,6 @@ static inline vf f_abs(vf a) { return _mm512_castsi512_ps(_mm512_and_si512(_mm51
 static inline mf f_ne(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
 static inline mf f_gt(mf where, vf a, vf b) { return _mm512_mask_cmp_ps_mask(where, a, b, _CMP_GT_OQ); }
 static inline mf f_nle(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
-static inline int m_any(mf a, mf b) { return !_kortestz_mask16_u8(a, b); }
 static inline unsigned m_bits(mf a) { return _cvtmask16_u32(a); }
 static inline unsigned m_join(mf a, mf b) { return _cvtmask32_u32(_mm512_kunpackw(b, a)); } /* bits of a first */
 static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
@@ -152,7 +151,6 @@ static inline vf f_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a)
 static inline mf f_ne(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }
 static inline mf f_gt(mf where, vf a, vf b) { return _mm256_and_ps(where, _mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
 static inline mf f_nle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
-static inline int m_any(mf a, mf b) { return _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0; }
 static inline unsigned m_bits(mf a) { return (unsigned)_mm256_movemask_ps(a); }
 static inline unsigned m_join(mf a, mf b) { return m_bits(a) | m_bits(b) << 8; }
 static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
@@ -230,7 +228,6 @@ static inline mf f_ne(vf a, vf b) { return a != b; }
 static inline mf f_gt(mf where, vf a, vf b) { return where & (a > b); }
 static inline mf f_nle(vf a, vf b) { return ~(a <= b); }
 static inline unsigned m_bits(mf k) { return (unsigned)((k[0] & 1) | (k[1] & 2) | (k[2] & 4) | (k[3] & 8)); }
-static inline int m_any(mf a, mf b) { return m_bits(a | b) != 0; }
 static inline vd f_low(vf a) { return (vd){a[0], a[1]}; }
 static inline vd f_high(vf a) { return (vd){a[2], a[3]}; }
 static inline vf f_from_f16(const uint16_t *p)

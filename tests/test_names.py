@@ -8,17 +8,8 @@ from hypothesis import strategies as st
 
 from nndiff.dtypes import DTYPES
 from nndiff.errors import UsageError
-from nndiff.names import (
-    counted,
-    listed,
-    looks_trainable,
-    matches,
-    natural_key,
-    parse_groups,
-    plural,
-    printable,
-    selected,
-)
+from nndiff.names import looks_trainable, matches, natural_key, parse_groups, selected
+from nndiff.text import counted, listed, plural, printable
 
 
 def test_layer_nine_comes_before_layer_ten():

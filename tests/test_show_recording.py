@@ -13,8 +13,8 @@ from torch import nn
 from helpers import nndiff
 from nndiff.recording import Writer
 from nndiff.recording.arrays import raw_array
-from nndiff.recording.events import Site
 from nndiff.recording.record import record
+from nndiff.tensors import Site
 
 
 class Net(nn.Module):

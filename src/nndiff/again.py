@@ -46,7 +46,7 @@ def run_again(path: str) -> RunAgain:
         inputs=_inputs_of(path),
         seed=seed if type(seed) is int else DEFAULT_SEED,
         # one that was cut off may only have the gradients that come first
-        backward=any(tensor.meta.get("slot") in GRADIENTS for tensor in source.tensors.values()),
+        backward=any(tensor.site.slot in GRADIENTS for tensor in source.tensors.values()),
         mode=mode if mode in ("train", "eval") else None,
         dropout="off" if meta.get("dropout") == "off" else None,
         params=meta.get("params") is True,
@@ -76,10 +76,9 @@ def seed_of(given: int | None, inputs: Sequence[str]) -> int:
 
 def _seeds(path: str) -> Iterator[int]:
     from nndiff.sources.saved_outputs import saved_settings
-    from nndiff.sources.torch_file import PLAIN
 
     files = saved_settings(path) if os.path.isdir(path) else [path] if path.endswith(_TORCH) else []
     for file in files:
         seed = open_source(file).tensors.get("seed") if os.path.isfile(file) else None
-        if seed is not None and seed.meta.get(PLAIN) and seed.dtype.name == "int64":
+        if seed is not None and seed.scalar and seed.dtype.name == "int64":
             yield int(seed.numpy().item())

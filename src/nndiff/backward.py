@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nndiff.bypass import bypassed
-from nndiff.handed import Handed, Tensors, around, holds, innermost, is_inside, links, same
-from nndiff.names import ancestors, plural
+from nndiff.handed import Handed, Tensors, around, forward_of, holds, innermost, is_inside, links, same
+from nndiff.names import ancestors
 from nndiff.origins import Origin, Origins
 from nndiff.recorded import is_gradient
 from nndiff.scaled import Reach, common_factor
 from nndiff.sites import SitePair
+from nndiff.text import plural
 
 
 def first_gradient(sites: Iterable[SitePair]) -> SitePair | None:
@@ -62,7 +63,7 @@ class _Search:
         self._called = [each for each in sites if each.slot == "output"]
         self._modules = {each.module for each in self._called}
         self._bad = {each.call for each in sites if each.slot == "grad_output" and not each.passed}
-        reached = {each.reference.meta.get("forward") for each in self._good}
+        reached = {each.reference.trace.forward for each in self._good}
         self._later = [each for each in self._called if each.order in reached]
 
     def returned(self) -> Blame | None:
@@ -111,7 +112,7 @@ class _Search:
         """
         if not any(each.call == self._site.call for each in self._good):
             return None
-        reached = {each.reference.meta.get("forward"): each.order for each in self._good}
+        reached = {each.reference.trace.forward: each.order for each in self._good}
         inner = [each for each in self._later if self._is_in_the_call(each) and _of_unknown_origin(each)]
         before = [each for each in inner if each.call not in self._bad and reached[each.order] < self._site.order]
         if not before:
@@ -194,7 +195,7 @@ class _Search:
 
     @property
     def _made(self) -> int:
-        return int(self._site.reference.meta.get("forward", -1))
+        return forward_of(self._site.reference)
 
     @property
     def _here(self) -> str:

@@ -40,9 +40,9 @@ def bypassed(site: SitePair, takers: Sequence[SitePair], good: Iterable[SitePair
     if not _readable(site):
         return None
     wrong = _flat(site.candidate) - _flat(site.reference)
-    ways = {each.reference.meta["order"] for each in takers}
+    ways = {each.reference.trace.order for each in takers}
     alike = _nearest(site, [each for each in good if each.reference.shape == site.reference.shape and _readable(each)])
-    own = [each for each in alike if each.reference.meta.get("forward") in ways]
+    own = [each for each in alike if each.reference.trace.forward in ways]
     if any(_factor(wrong, each) is not None for each in own):
         return None  # those that took it may hand on too much of their own
     return next(_explaining(wrong, [each for each in alike if each not in own]), None)
@@ -50,9 +50,9 @@ def bypassed(site: SitePair, takers: Sequence[SitePair], good: Iterable[SitePair
 
 def _nearest(site: SitePair, gradients: list[SitePair]) -> list[SitePair]:
     """Return those that were reached shortly before or after, as many as may be read."""
-    when = int(site.reference.meta["order"])
+    when = int(site.reference.trace.order)
     most = max(1, _MOST_READ // max(1, site.reference.count))
-    return sorted(gradients, key=lambda each: abs(int(each.reference.meta["order"]) - when))[:most]
+    return sorted(gradients, key=lambda each: abs(int(each.reference.trace.order) - when))[:most]
 
 
 def _explaining(wrong: Array, gradients: Iterable[SitePair]) -> Iterator[Bypass]:
@@ -69,7 +69,7 @@ def _readable(site: SitePair) -> bool:
 
 def _kept(tensor: TensorRef) -> TensorRef | None:
     """Return what can be read of a tensor: all of it, or its sketch, which is of the same places for one shape."""
-    sketch = tensor.meta.get("sketch")
+    sketch = tensor.trace.sketch
     kept = sketch if tensor.missing and isinstance(sketch, TensorRef) else tensor
     return None if kept.missing or kept.count > _LARGEST else kept
 

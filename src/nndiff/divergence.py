@@ -15,12 +15,11 @@ from nndiff.endless import ENDLESS
 from nndiff.judge import judge
 from nndiff.lost import Asking, Left, Lost, comes_before, first_lost, lost_why
 from nndiff.recorded import is_final, is_gradient
-from nndiff.recording.events import Site
 from nndiff.rounding import Rounding, rounding
 from nndiff.shortcuts import known
 from nndiff.sites import SitePair
 from nndiff.stats import Job, get_engine
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Site, Slot, TensorRef
 from nndiff.verdict import Verdict
 
 
@@ -55,7 +54,7 @@ class Run:
     def __post_init__(self) -> None:
         for site in self.sites:
             if site.pair.verdict is not Verdict.NOT_COMPARED:
-                self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = site.passed
+                self._judged[site.reference.trace.order, site.candidate.trace.order] = site.passed
 
     @cached_property
     def _names(self) -> tuple[Mapping[str, TensorRef], ...]:
@@ -79,7 +78,7 @@ class Run:
         if all(site.passed for site in found) and not any(self.left):
             return self.sites
         for site in inherited:
-            self._judged[site.reference.meta["order"], site.candidate.meta["order"]] = True
+            self._judged[site.reference.trace.order, site.candidate.trace.order] = True
         return found
 
     def _turns(self, site: SitePair) -> bool:
@@ -110,7 +109,7 @@ class Run:
     def _only_candidate_knows(self) -> bool:
         """Tell whether only the candidate has links between calls: hooks of a script may be listed in any order."""
         outputs = [site for site in self.sites if site.slot == "output"]
-        knows = [any(side.meta.get("inputs") for side in sides) for sides in zip(*map(_sides, outputs), strict=True)]
+        knows = [any(side.trace.inputs for side in sides) for sides in zip(*map(_sides, outputs), strict=True)]
         return knows == [False, True]
 
     def rounding(self, first: SitePair) -> Rounding | None:
@@ -140,17 +139,16 @@ class Run:
             return ""
         (path, one), (_, other) = (next(iter(given.items())) for given in both)
         out = self._same_given(one, other) is State.OUT
-        return Site(site.module, "input", site.call[1], path).name if out else ""
+        return Site(site.module, Slot.INPUT, site.call[1], path).name if out else ""
 
     def _given(self, output: TensorRef, side: int) -> dict[str, _Given]:
         """Return the events of what a call was given: of a view its own, for its origin does not tell what it shows."""
-        meta = output.meta
         found: dict[str, _Given] = {}
-        for link in meta.get("inputs", ()):
+        for link in output.trace.inputs:
             if link.event is not None:
-                site = Site(meta["module"], "input", meta["call"], link.path)
+                site = Site(output.site.module, Slot.INPUT, output.site.call, link.path)
                 own = self._names[side].get(site.name) if link.how == "view" else None
-                found[link.path] = _Given(own.meta["order"] if own else link.event, link.event)
+                found[link.path] = _Given(own.trace.order if own else link.event, link.event)
         return found
 
     def _same_given(self, one: _Given, other: _Given) -> State:
@@ -221,9 +219,8 @@ def describe(run: Run, first: SitePair | Lost, modules: Modules) -> dict[str, An
 
 
 def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
-    meta = site.reference.meta
     here, there = (
-        tree.get(side.meta["module"], {}) for tree, side in zip(modules, (site.reference, site.candidate), strict=True)
+        tree.get(side.site.module, {}) for tree, side in zip(modules, (site.reference, site.candidate), strict=True)
     )
     return {
         "name": site.pair.name,
@@ -231,8 +228,8 @@ def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
         "candidate": site.pair.candidate,
         "order": site.pair.order,
         "slot": site.slot,
-        "module": meta["module"] or "(model)",
-        "call": meta["call"],
+        "module": site.module or "(model)",
+        "call": site.call[1],
         "class": [_class(site.reference, here), _class(site.candidate, there)],
         "verdict": site.pair.verdict.value,
         "max_abs": site.pair.metrics.max_abs if site.pair.metrics else None,
@@ -244,7 +241,7 @@ def _describe(run: Run, site: SitePair, modules: Modules) -> dict[str, Any]:
 
 
 def _class(tensor: TensorRef, module: Mapping[str, Any]) -> str:
-    return str(tensor.meta.get("class") or module.get("class", ""))
+    return str(tensor.site.cls or module.get("class", ""))
 
 
 def _describe_lost(run: Run, lost: Lost, modules: Modules) -> dict[str, Any]:
@@ -253,7 +250,7 @@ def _describe_lost(run: Run, lost: Lost, modules: Modules) -> dict[str, Any]:
         **_describe(run, lost.output, modules),
         "name": lost.tensor.name,
         "candidate_name": lost.tensor.name,
-        "slot": lost.tensor.meta["slot"],
+        "slot": lost.tensor.site.slot,
         "verdict": f"not in the {lost.missing_in}",
         "max_abs": None,
         "inputs": "",
@@ -263,7 +260,7 @@ def _describe_lost(run: Run, lost: Lost, modules: Modules) -> dict[str, Any]:
 
 def _blamed(run: Run, blame: Blame, site: SitePair, modules: Modules) -> dict[str, Any]:
     """Return where to look: the module that made the gradient, not the one it was taken at."""
-    partner = {site.module: str(site.candidate.meta["module"]) for site in run.sites if site.slot == "output"}
+    partner = {site.module: str(site.candidate.site.module) for site in run.sites if site.slot == "output"}
     both = (blame.module, partner.get(blame.module, blame.module))
     here, there = (tree.get(module, {}) for tree, module in zip(modules, both, strict=True))
     elsewhere = {"module_class": [str(here.get("class", "")), str(there.get("class", ""))]}
@@ -307,8 +304,8 @@ def _outputs(run: Run) -> str:
 
 def _returns_more(run: Run) -> bool:
     """Tell whether a side returns what has no partner."""
-    ours = {site.reference.meta["order"] for site in run.sites}
-    theirs = {site.candidate.meta["order"] for site in run.sites}
+    ours = {site.reference.trace.order for site in run.sites}
+    theirs = {site.candidate.trace.order for site in run.sites}
     sides = ((run.reference, ours), (run.candidate, theirs))
     return any(is_final(tensor) and order not in paired for side, paired in sides for order, tensor in side.items())
 
@@ -323,7 +320,7 @@ _HELD = {
 def _held(run: Run, site: SitePair) -> str:
     """Say what is wrong with something a module holds; running statistics are no output of any module."""
     twins = (each for each in run.sites if each.slot == "buffer_before" and each.module == site.module)
-    before = [each for each in twins if each.reference.meta["tensor"] == site.reference.meta["tensor"]]
+    before = [each for each in twins if each.reference.site.tensor == site.reference.site.tensor]
     if site.slot == "buffer" and before and before[0].passed:
         return f"{_HELD['buffer']} and was in before it: the two sides update it otherwise"
     return _HELD[site.slot]

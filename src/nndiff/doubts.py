@@ -37,5 +37,5 @@ def is_guess(site: SitePair) -> bool:
 
 
 def _likeness(site: SitePair) -> _Likeness:
-    one, other = (without_numbers(str(side.meta["module"])) for side in (site.reference, site.candidate))
+    one, other = (without_numbers(side.site.module) for side in (site.reference, site.candidate))
     return one, other

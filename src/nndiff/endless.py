@@ -49,7 +49,7 @@ def _settings(attributes: Any) -> Any:
 
 
 def _is_endless(loss: TensorRef) -> bool:
-    stats = loss.meta.get("stats")
+    stats = loss.trace.stats
     return stats is not None and stats.nonfinite > 0
 
 

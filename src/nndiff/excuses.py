@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from nndiff.align.fused import PART
 from nndiff.align.sites import GUESSED
 from nndiff.idle import Idle
-from nndiff.names import plural
 from nndiff.recorded import is_inner_slot
 from nndiff.result import Finding, Leftover, Pair, Rearranged
+from nndiff.text import plural
 from nndiff.verdict import Verdict
 
 Orders = Collection[int]  # of pairs

@@ -12,6 +12,7 @@ from nndiff.findings.modules import module_tree
 from nndiff.findings.runs_apart import recording_findings
 from nndiff.findings.settings import idle_settings
 from nndiff.findings.weights import weights_of
+from nndiff.handed import forward_of
 from nndiff.lost import Asked, Lost
 from nndiff.recorded import is_final, is_gradient, is_inner
 from nndiff.restructured import UNLIKE
@@ -94,13 +95,13 @@ def _asking(source: Source, tensors: Mapping[int, TensorRef]) -> Asked | None:
     silent = source.meta.get("without_gradient", [])
     if source.meta.get("producer") != "nndiff.record" or not isinstance(silent, list):
         return None
-    reached = (tensors.get(each.meta["forward"]) for each in tensors.values() if each.meta["slot"] == "grad_output")
+    reached = (tensors.get(forward_of(each)) for each in tensors.values() if each.site.slot == "grad_output")
     names = (name for name in (*source.others, *source.tensors) if name.endswith(":param_grad"))
     return Asked(frozenset(names), frozenset((*map(str, silent), *(each.name for each in reached if each))))
 
 
 def _by_order(source: Source) -> dict[int, TensorRef]:
-    return {tensor.meta["order"]: tensor for tensor in source.tensors.values()}
+    return {tensor.trace.order: tensor for tensor in source.tensors.values()}
 
 
 def _notes(sites: Sequence[SitePair]) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nndiff.recording.events import Link
 from nndiff.sites import SitePair
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Link, TensorRef
 
 Tensors = Mapping[int, TensorRef]  # every recorded tensor of a side by its order
 
@@ -48,11 +47,11 @@ class Handed:
 
     @property
     def _here(self) -> TensorRef | None:
-        return self.reference.get(self.site.reference.meta.get("forward", -1))
+        return self.reference.get(forward_of(self.site.reference))
 
     @property
     def _there(self) -> TensorRef | None:
-        return self.candidate.get(self.site.candidate.meta.get("forward", -1))
+        return self.candidate.get(forward_of(self.site.candidate))
 
     def _how(self, taker: TensorRef, made: TensorRef | None) -> str:
         hows = {link.how for link in self._taken(taker, made)}
@@ -69,13 +68,18 @@ class Handed:
 
 def same(one: TensorRef, other: TensorRef) -> bool:
     """Tell whether two tensors of a side are of the same bytes."""
-    digest = one.meta.get("digest")
-    return one is other or (digest is not None and digest == other.meta.get("digest"))
+    digest = one.trace.digest
+    return one is other or (digest is not None and digest == other.trace.digest)
+
+
+def forward_of(gradient: TensorRef) -> int:
+    """Return the event of the output a gradient belongs to; -1 where it is not known."""
+    return -1 if gradient.trace.forward is None else gradient.trace.forward
 
 
 def links(tensor: TensorRef) -> Sequence[Link]:
     """Return what the call was given that returned a tensor."""
-    found: Sequence[Link] = tensor.meta.get("inputs", ())
+    found: Sequence[Link] = tensor.trace.inputs
     return found
 
 

@@ -37,12 +37,12 @@ class Lost:
     @property
     def order(self) -> int:
         """Return when its module ran: who ran last is first in the backward pass."""
-        return int(self.output.reference.meta["order"])
+        return int(self.output.reference.trace.order)
 
     @property
     def at_output(self) -> bool:
         """Tell whether nothing reaches the module at all."""
-        return bool(self.tensor.meta["slot"] == "grad_output")
+        return bool(self.tensor.site.slot == "grad_output")
 
     @property
     def there(self) -> TensorRef:
@@ -52,13 +52,13 @@ class Lost:
     @property
     def module(self) -> str:
         """Return its module by the name of the side that lacks it."""
-        return str(self.there.meta["module"])
+        return str(self.there.site.module)
 
     @property
     def other_name(self) -> str:
         """Return the name it would have on the side that lacks it."""
         here = self.output.reference if self.missing_in == "candidate" else self.output.candidate
-        owner = str(here.meta["module"])
+        owner = str(here.site.module)
         return f"{self.module}.{self.tensor.name.removeprefix(f'{owner}.')}".lstrip(".") if owner else self.tensor.name
 
     def is_asked_for(self, asked: Asked) -> bool:
@@ -95,13 +95,13 @@ def foremost(found: Sequence[Lost], asking: Asking) -> Lost:
 
 def _outermost(first: Lost, found: Sequence[Lost]) -> Lost:
     """Return the outermost module that returns the very same."""
-    digest = first.output.reference.meta.get("digest")
-    same = [lost for lost in found if digest and lost.output.reference.meta.get("digest") == digest]
+    digest = first.output.reference.trace.digest
+    same = [lost for lost in found if digest and lost.output.reference.trace.digest == digest]
     return max(same or [first], key=lambda lost: lost.order)
 
 
 def _reached(lost: Lost) -> int:
-    return int(lost.tensor.meta["order"])
+    return int(lost.tensor.trace.order)
 
 
 def _whole(first: Lost, cut: Sequence[Lost], asking: Asking) -> Lost:
@@ -119,10 +119,10 @@ def _is_inside(name: str, module: str) -> bool:
 def lost_in(sites: Sequence[SitePair], left: Left, number: int) -> Iterator[Lost]:
     """Yield the gradients a side has alone: of parameters, and at the outputs of what holds them."""
     outputs = _outputs(sites, number)
-    reached = {each.meta["forward"]: each for each in left[number] if each.meta["slot"] == "grad_output"}
-    owners = [(each, outputs.get(each.meta["module"], ())[-1:]) for each in left[number] if _of_parameter(each)]
+    reached = {each.trace.forward: each for each in left[number] if each.site.slot == "grad_output"}
+    owners = [(each, outputs.get(each.site.module, ())[-1:]) for each in left[number] if _of_parameter(each)]
     found = [(tensor, site) for tensor, output in owners for _, site in output if not _renamed(site, left, number)]
-    owning = {str(tensor.meta["module"]) for tensor, _ in owners}
+    owning = {str(tensor.site.module) for tensor, _ in owners}
     modules = {"", *owning, *(around for module in owning for around in ancestors(module))}
     at_outputs = [(order, site) for module in modules for order, site in outputs.get(module, ()) if order in reached]
     yield from (Lost(reached[order], SIDES[1 - number], site) for order, site in at_outputs)
@@ -130,13 +130,13 @@ def lost_in(sites: Sequence[SitePair], left: Left, number: int) -> Iterator[Lost
 
 
 def _of_parameter(tensor: TensorRef) -> bool:
-    return bool(tensor.meta["slot"] == "param_grad")
+    return bool(tensor.site.slot == "param_grad")
 
 
 def _renamed(site: SitePair, left: Left, number: int) -> bool:
     """Tell whether the partner of a module has gradients left too: of parameters in another form or of other names."""
-    partner = str((site.reference if number else site.candidate).meta["module"])
-    others = (str(each.meta["module"]) for each in left[1 - number] if _of_parameter(each))
+    partner = str((site.reference if number else site.candidate).site.module)
+    others = (str(each.site.module) for each in left[1 - number] if _of_parameter(each))
     inside = f"{partner}." if partner else "parametrizations."
     return any(other == partner or other.startswith(inside) for other in others)
 
@@ -150,19 +150,19 @@ def _outputs(sites: Iterable[SitePair], number: int) -> dict[str, list[_Output]]
     for site in sites:
         tensor = site.candidate if number else site.reference
         if site.slot == "output":
-            found.setdefault(str(tensor.meta["module"]), []).append((int(tensor.meta["order"]), site))
+            found.setdefault(str(tensor.site.module), []).append((int(tensor.trace.order), site))
     return found
 
 
 def comes_before(lost: Lost, site: SitePair | None) -> bool:
     """Tell whether a lost gradient comes before one that is out, in the backward pass of the side that has both."""
-    made = None if site is None else site.reference.meta.get("forward")
+    made = None if site is None else site.reference.trace.forward
     if site is None or made is None:
         return True
     if not lost.at_output:
         return lost.order >= int(made)
     there = site.reference if lost.missing_in == "candidate" else site.candidate
-    return lost.since < int(there.meta["order"])
+    return lost.since < int(there.trace.order)
 
 
 def lost_why(lost: Lost, asking: Asking) -> str:

@@ -78,7 +78,7 @@ def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None, scal
         metrics=metrics,
         atol=work.atol,
         rtol=work.rtol,
-        slot=reference.meta.get("slot"),
+        slot=reference.site.slot.value if reference.recorded else None,
         note=note,
         scale=scale,
         site=_site(row),
@@ -87,15 +87,15 @@ def _pair(order: int, row: Row, work: Job | Known, metrics: Metrics | None, scal
 
 def _site(row: Row) -> PairSite | None:
     """Return where the tensors of a recording were taken; those of a file were taken nowhere."""
-    one, other = row.reference.meta, row.candidate.meta
-    if "slot" not in one or "slot" not in other:
+    one, other = row.reference.site, row.candidate.site
+    if not (row.reference.recorded and row.candidate.recorded):
         return None
     return PairSite(
-        modules=(str(one["module"]), str(other["module"])),
-        slots=(str(one["slot"]), str(other["slot"])),
-        classes=(str(one.get("class")), str(other.get("class"))),
-        call=int(one["call"]),
-        wholes=(one.get("whole", row.reference.shape), other.get("whole", row.candidate.shape)),
+        modules=(one.module, other.module),
+        slots=(one.slot.value, other.slot.value),
+        classes=(one.cls, other.cls),
+        call=one.call,
+        wholes=(row.reference.trace.whole or row.reference.shape, row.candidate.trace.whole or row.candidate.shape),
     )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nndiff.excuses import Excuses, Orders, Ruling
-from nndiff.names import first_few, plural
 from nndiff.result import Leftover, Pair, PairSite, outside_agrees
+from nndiff.text import first_few, plural
 from nndiff.verdict import Verdict
 
 Modules = tuple[frozenset[str], frozenset[str]]  # of the reference and of the candidate

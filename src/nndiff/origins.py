@@ -39,20 +39,20 @@ class Origins:
         tensor = self._tensors[order]
         if same(tensor, self._made):
             return Origin.HERE
-        if order < self._made.meta["order"]:
+        if order < self._made.trace.order:
             return Origin.ELSEWHERE
         if self._is_own(order):
             return Origin.UNKNOWN if _may_carry_gradients(tensor) else Origin.ELSEWHERE
-        around = is_inside(str(self._made.meta["module"]), str(tensor.meta.get("module", "")))
+        around = is_inside(str(self._made.site.module), str(tensor.site.module))
         return Origin.UNKNOWN if around else self.of_inputs(tensor)
 
     def _is_own(self, event: int) -> bool:
         """Tell whether a tensor was first seen as what a call was given."""
-        return event in self._tensors and self._tensors[event].meta.get("slot") == "input"
+        return event in self._tensors and self._tensors[event].site.slot == "input"
 
 
 def _may_carry_gradients(tensor: TensorRef) -> bool:
     """Tell whether a tensor may be made of an output: not of positions, nor of one number all over that is not zero."""
-    stats = tensor.meta.get("stats")
+    stats = tensor.trace.stats
     constant = stats is not None and tensor.count > 1 and stats.min == stats.max != 0
     return not (tensor.dtype.exact or constant)

@@ -56,7 +56,7 @@ class Judged:
         """
         both = zip(self.rows, self.pairs, strict=True)
         out = [row for row, pair in both if pair.slot == "output" and not pair.verdict.passed]
-        held = [(row.reference.meta.get("held"), row.candidate.meta.get("held")) for row in out]
+        held = [(row.reference.trace.weights, row.candidate.trace.weights) for row in out]
         elsewhere = {theirs for _, theirs in held if theirs}
         if not any(ours != theirs and ours in elsewhere for ours, theirs in held):
             return False
@@ -84,8 +84,8 @@ class Judged:
     def _alone(self) -> Iterator[tuple[str, str]]:
         for side, source in (("reference", self.plan.reference), ("candidate", self.plan.candidate)):
             tree = module_tree(source.meta)
-            left = (source.tensors[each.name].meta for each in self.leftovers if each.side == side)
-            modules = {meta["module"] for meta in left if meta["slot"] == "output"}
+            left = (source.tensors[each.name].site for each in self.leftovers if each.side == side)
+            modules = {site.module for site in left if site.slot == "output"}
             yield from ((side, module) for module in modules if has_weights(tree.get(module, {})))
 
 
@@ -115,16 +115,16 @@ def _by_what_they_do(plan: Plan, modules: Modules, rules: Rules) -> Plan:
 
 
 def _is_output(row: Row) -> bool:
-    return row.reference.meta.get("slot") == "output"
+    return row.reference.site.slot == "output"
 
 
 def _modules(row: Row) -> tuple[str, str]:
-    return str(row.reference.meta["module"]), str(row.candidate.meta["module"])
+    return str(row.reference.site.module), str(row.candidate.site.module)
 
 
 def _unlike(rows: Iterable[Row]) -> int:
     """Return how many outputs are laid beside those of another class."""
-    return sum(row.reference.meta.get("class") != row.candidate.meta.get("class") for row in rows if _is_output(row))
+    return sum(row.reference.site.cls != row.candidate.site.cls for row in rows if _is_output(row))
 
 
 def _leaves_nobody_out(other: Judged, named: Judged) -> bool:

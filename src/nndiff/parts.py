@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from nndiff.align.plan import Alignment, Match, Slice, Tensors
 from nndiff.recorded import is_gradient
-from nndiff.recording.events import Stats
 from nndiff.tensors import (
     Data,
     FileData,
     LateData,
     MemoryData,
+    Stats,
     StridedFileData,
     TensorRef,
     contiguous_strides,
@@ -35,12 +35,10 @@ def cut(whole: TensorRef, piece: Slice) -> TensorRef:
     places = len(piece.places) if piece.places is not None else piece.stop - piece.start
     shape = tuple(places if axis == piece.axis else size for axis, size in enumerate(whole.shape))
     label = piece.name.removeprefix(f"{piece.of}.")
-    path = f"{whole.meta['path']}.{label}" if whole.meta.get("path") else label
-    known = {key: value for key, value in whole.meta.items() if key not in ("digest", "stats", "sketch", "same")}
+    path = f"{whole.site.path}.{label}" if whole.site.path else label
+    trace = replace(whole.trace, digest=None, stats=None, sketch=None, same=None, whole=whole.shape)
     shape = shape[::-1] if piece.turned else shape
-    return TensorRef(
-        piece.name, shape, whole.dtype, _data(whole, piece), None, {**known, "path": path, "whole": whole.shape}
-    )
+    return TensorRef(piece.name, shape, whole.dtype, _data(whole, piece), None, replace(whole.site, path=path), trace)
 
 
 def _data(whole: TensorRef, piece: Slice) -> Data:
@@ -88,7 +86,7 @@ def settle(alignment: Alignment, reference: Tensors, candidate: Tensors) -> Sett
     output tells are tried in every order.
     """
     wholes = _by_whole(alignment.slices.values(), reference, candidate)
-    orders = {cuts[0].piece.group: _places(cuts) for cuts in wholes if cuts[0].whole.meta["slot"] == "output"}
+    orders = {cuts[0].piece.group: _places(cuts) for cuts in wholes if cuts[0].whole.site.slot == "output"}
     slices = dict(alignment.slices)
     for cuts in wholes:
         known = orders.get(cuts[0].piece.group) if cuts[0].piece.group else None
@@ -171,7 +169,7 @@ def _reordered(pieces: Sequence[Slice], order: Sequence[int]) -> list[Slice]:
 def _turned(pieces: list[Slice], cuts: Sequence[_Cut]) -> list[Slice]:
     """Return square parameters with their axes exchanged if only so they agree; of others the shape has told."""
     square = len(cuts[0].whole.shape) == 2 and all(each.part.shape[0] == each.part.shape[-1] for each in cuts)
-    if not square or cuts[0].whole.meta["slot"] == "output" or cuts[0].whole.count > _LARGEST or _agree(cuts, pieces):
+    if not square or cuts[0].whole.site.slot == "output" or cuts[0].whole.count > _LARGEST or _agree(cuts, pieces):
         return pieces
     turned = [replace(piece, turned=not piece.turned) for piece in pieces]
     return turned if _agree(cuts, turned) else pieces
@@ -193,4 +191,4 @@ def _piece(whole: TensorRef, where: Slice) -> TensorRef:
     finite = numbers[np.isfinite(numbers)]
     nan = float("nan")
     stats = Stats(numbers.size, numbers.size - finite.size, nan, nan, nan, nan, float(finite.max(initial=0.0)), nan)
-    return replace(piece, meta={**piece.meta, "stats": stats})
+    return replace(piece, trace=replace(piece.trace, stats=stats))

@@ -11,11 +11,12 @@ from typing import Any
 from nndiff.align import Alignment, Match, Rename, align
 from nndiff.errors import ModelError, UsageError
 from nndiff.measuring import Row
-from nndiff.names import matches_any, natural_key, plural, selected
+from nndiff.names import matches_any, natural_key, selected
 from nndiff.recorded import is_gradient, is_inner, not_asked_for, reached, was_cut_off
 from nndiff.result import Leftover, not_recorded
 from nndiff.sources import Source, open_source
 from nndiff.tensors import TensorRef
+from nndiff.text import plural
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Plan:
         end = reached(source.tensors, paired, other.meta) if self.recorded else math.inf
         for name in sorted(names, key=natural_key):
             tensor = source.tensors[name]
-            unreached = tensor.meta.get("order", -1) > end
+            unreached = tensor.trace.order > end
             idle = self.recorded and (is_inner(tensor) or not_asked_for(tensor, other.meta)) and not unreached
             yield Leftover(self.label, side, name, tensor.shape, tensor.dtype.name, names[name], not idle, unreached)
 
@@ -118,7 +119,7 @@ def _one_sided(reference: Source, candidate: Source, found: Alignment) -> Iterat
 
 def _gradients_apart(reference: Source, candidate: Source, found: Alignment) -> Iterator[str]:
     """Yield that gradients of one kind, which both sides have, were not compared at all."""
-    paired = {reference.tensors[found.whole(match.reference)].meta.get("slot") for match in found.matches}
+    paired = {reference.tensors[found.whole(match.reference)].site.slot for match in found.matches}
     left = (_slots(reference, found.only_reference), _slots(candidate, found.only_candidate))
     for slot, what in _KINDS.items():
         if slot not in paired and all(each[slot] for each in left):
@@ -140,7 +141,7 @@ def _many(count: int, what: str) -> str:
 
 
 def _slots(source: Source, names: Iterable[str]) -> Counter[str]:
-    return Counter(str(source.tensors[name].meta.get("slot")) for name in names)
+    return Counter(str(source.tensors[name].site.slot) for name in names)
 
 
 def _counting(source: Source, rules: Rules) -> Source:

@@ -16,12 +16,12 @@ _OWNED = ("param", "param_grad")
 
 def is_gradient(tensor: TensorRef) -> bool:
     """Tell whether a recorded tensor is a gradient."""
-    return tensor.meta.get("slot") in GRADIENTS
+    return tensor.site.slot in GRADIENTS
 
 
 def is_inner(tensor: TensorRef) -> bool:
     """Tell whether a tensor is of a module inside the model: without a partner it is listed, no difference."""
-    return is_inner_slot(tensor.meta.get("slot"), tensor.meta.get("module"))
+    return is_inner_slot(tensor.site.slot, tensor.site.module)
 
 
 def is_inner_slot(slot: str | None, module: str | None) -> bool:
@@ -36,21 +36,21 @@ def is_owned_slot(slot: str | None) -> bool:
 
 def is_owned(tensor: TensorRef) -> bool:
     """Tell whether a tensor is a parameter or the gradient of one."""
-    return is_owned_slot(tensor.meta.get("slot"))
+    return is_owned_slot(tensor.site.slot)
 
 
 def is_final(tensor: TensorRef) -> bool:
     """Tell whether a tensor is an output of the model itself."""
-    return tensor.meta.get("slot") == "output" and not tensor.meta.get("module")
+    return tensor.site.slot == "output" and not tensor.site.module
 
 
 def not_asked_for(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
     """Tell whether the other recording was made without this kind of tensor: no difference of the models."""
-    slot = tensor.meta.get("slot")
+    slot = tensor.site.slot
     if slot == "grad_input":  # nndiff record takes none
         return True
     holds = other.get("holds")  # of a layout that has no place for some
-    of_model = slot in ("input", "grad_output") and not tensor.meta.get("module")
+    of_model = slot in ("input", "grad_output") and not tensor.site.module
     if isinstance(holds, list) and (slot not in holds or of_model):
         return True
     if other.get("backward") is False and (slot in GRADIENTS or slot == "loss"):
@@ -67,7 +67,7 @@ def reached(tensors: Mapping[str, TensorRef], paired: Iterable[str], other: Mapp
     """Return the order of the last site the other recording came to; no end where it was not cut off."""
     if not was_cut_off(other):
         return math.inf
-    return max((tensors[name].meta["order"] for name in paired), default=-1)
+    return max((tensors[name].trace.order for name in paired), default=-1)
 
 
 _OF_KIND = 0.01
@@ -94,25 +94,25 @@ class GradientScale:
         self._terms: dict[Any, tuple[float, int]] = {}  # by module: the sum of the moduli at its outputs, how many
         for tensor in tensors:
             if is_gradient(tensor) and not is_final_gradient(tensor):
-                slot = tensor.meta["slot"]
+                slot = tensor.site.slot
                 self._largest[slot] = max(self._largest.get(slot, 0.0), _largest(tensor))
                 if slot == "grad_output":
-                    module = tensor.meta["module"]
+                    module = tensor.site.module
                     total, count = self._terms.get(module, (0.0, 0))
                     self._terms[module] = total + _moduli(tensor), count + tensor.count
 
     def of(self, tensor: TensorRef) -> float:
         """Return the factor for one tensor; 1 for what is no gradient or has no statistics."""
-        if not is_gradient(tensor) or not tensor.meta.get("stats"):
+        if not is_gradient(tensor) or not tensor.trace.stats:
             return 1.0
         own = _largest(tensor)
-        scale = max(own, _OF_KIND * self._largest.get(tensor.meta["slot"], 0.0))
+        scale = max(own, _OF_KIND * self._largest.get(tensor.site.slot, 0.0))
         return max(min(1.0, scale), _ROUNDING * own, self._rounding_of_sum(tensor, own)) if scale > 0 else 1.0
 
     def _rounding_of_sum(self, tensor: TensorRef, own: float) -> float:
         """Return what rounding comes to in the gradient of a parameter, which is a sum over all places."""
-        total, count = self._terms.get(tensor.meta.get("module"), (0.0, 0))
-        if not total or tensor.meta["slot"] != "param_grad" or not tensor.count:
+        total, count = self._terms.get(tensor.site.module, (0.0, 0))
+        if not total or tensor.site.slot != "param_grad" or not tensor.count:
             return 0.0
         sums = tensor.shape[0] if tensor.shape else 1
         places = count / sums
@@ -127,15 +127,15 @@ class GradientScale:
 
 def is_final_gradient(tensor: TensorRef) -> bool:
     """Tell whether a gradient is the one the loss hands to the model's own output."""
-    return tensor.meta.get("slot") == "grad_output" and not tensor.meta.get("module")
+    return tensor.site.slot == "grad_output" and not tensor.site.module
 
 
 def _largest(tensor: TensorRef) -> float:
-    stats = tensor.meta.get("stats")
+    stats = tensor.trace.stats
     return float(stats.abs_max) if stats and math.isfinite(stats.abs_max) else 0.0
 
 
 def _moduli(tensor: TensorRef) -> float:
     """Return the sum of the moduli, or more: what it is if all are of one size."""
-    stats = tensor.meta.get("stats")
+    stats = tensor.trace.stats
     return math.sqrt(tensor.count) * float(stats.l2) if stats and math.isfinite(stats.l2) else 0.0

@@ -17,13 +17,12 @@ from typing import NamedTuple
 from nndiff.align.calls import Paired, Regions
 from nndiff.align.fused import PART
 from nndiff.excuses import IN_ANOTHER_FORM, RESTRUCTURED
-from nndiff.names import listed, plural
 from nndiff.recorded import is_owned
-from nndiff.recording.events import Stats
 from nndiff.result import Finding, Leftover
 from nndiff.sites import SitePair
 from nndiff.sources import Source
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Stats, TensorRef
+from nndiff.text import listed, plural
 from nndiff.weight_norm import Normed, fits, is_gradient, is_weight, made_of, original_of
 
 Sources = tuple[Source, Source]
@@ -51,7 +50,7 @@ class _Lost:
     @property
     def slot(self) -> str:
         """Return whether it is a parameter or a gradient."""
-        return str(self.tensor.meta["slot"])
+        return str(self.tensor.site.slot)
 
 
 class _Shown(NamedTuple):
@@ -87,7 +86,7 @@ def without_restructured(
 def _not_asked_for(left: Leftover, sources: Sources) -> Leftover:
     """Return a leftover, not counting if it is a parameter that was only recorded to show what gradients should be."""
     unasked = sources[left.side == "candidate"].meta.get("params") is False
-    return replace(left, counts=False) if unasked and _tensor(left, sources).meta.get("slot") == "param" else left
+    return replace(left, counts=False) if unasked and _tensor(left, sources).site.slot == "param" else left
 
 
 def _told(left: Leftover, hint: str | None) -> Leftover:
@@ -98,8 +97,8 @@ def _calls(sites: Iterable[SitePair]) -> Paired:
     found: Paired = {}
     for site in sites:
         if site.slot == "output" and PART not in site.pair.matched_by:
-            one, other = site.reference.meta, site.candidate.meta
-            found[one["module"], one["call"]] = other["module"], other["call"]
+            one, other = site.reference.site, site.candidate.site
+            found[one.module, one.call] = other.module, other.call
     return found
 
 
@@ -139,19 +138,19 @@ _Key = tuple[str, int, str, str]  # slot, side, module by the reference's name, 
 
 def _compared(sites: Iterable[SitePair], regions: Regions) -> dict[_Key, TensorRef]:
     """Return the plain parameters that were compared with what the other side computes at each call."""
-    found = {}
+    found: dict[_Key, TensorRef] = {}
     for site in sites:
         both = site.reference, site.candidate
         for number, (plain, other) in enumerate((both, both[::-1])):
             if is_owned(plain) and not is_owned(other):
-                meta = plain.meta
-                found[meta["slot"], number, regions.partner(meta["module"], bool(number)), meta["tensor"]] = plain
+                place = plain.site
+                found[place.slot, number, regions.partner(place.module, bool(number)), place.tensor] = plain
     return found
 
 
 def _original_of(lost: _Lost, regions: Regions) -> _Key | None:
     """Return the plain parameter of the other side that is computed from one, if it is the original of one."""
-    found = original_of(lost.tensor.meta["module"], lost.tensor.meta["tensor"])
+    found = original_of(lost.tensor.site.module, lost.tensor.site.tensor)
     return found and (lost.slot, 1 - lost.side, regions.partner(found[0], bool(lost.side)), found[1])
 
 
@@ -189,7 +188,7 @@ def _normed(lost: Sequence[_Lost], compared: Mapping[_Key, TensorRef], regions: 
     plain: dict[_Key, _Lost] = {}
     parts: dict[_Key, dict[str, _Lost]] = {}
     for each in lost:
-        module, name, candidate = each.tensor.meta["module"], each.tensor.meta["tensor"], bool(each.side)
+        module, name, candidate = each.tensor.site.module, each.tensor.site.tensor, bool(each.side)
         plain[each.slot, each.side, regions.partner(module, candidate), name] = each
         made = made_of(module, name)
         if made:
@@ -210,8 +209,8 @@ def _in_another_form(lost: Sequence[_Lost], regions: Regions, same: _Same) -> li
     """Return those of which both sides have the same in one part of the model, the innermost first."""
     groups: dict[tuple[str, str], list[_Lost]] = {}
     for each in lost:
-        meta = each.tensor.meta
-        inside = f"{meta['module']}.{meta['tensor']}"  # so that its module itself may be the part
+        place = each.tensor.site
+        inside = f"{place.module}.{place.tensor}"  # so that its module itself may be the part
         groups.setdefault((each.slot, regions.of(inside, bool(each.side))), []).append(each)
     found: list[_Part] = []
     while groups:
@@ -248,7 +247,7 @@ def _singly(one: _Lost, others: Sequence[_Lost]) -> Iterator[_Part]:
 
 
 def _length(tensor: TensorRef) -> float:
-    stats: Stats | None = tensor.meta.get("stats")
+    stats: Stats | None = tensor.trace.stats
     return stats.l2 if stats else 0.0
 
 
@@ -274,7 +273,7 @@ def _alike(one: Sequence[_Lost], other: Sequence[_Lost], noise: float) -> bool:
     """Tell whether both hold the same elements, in whatever order: as many, of one sum and one size."""
     if not _as_many(one, other):
         return False
-    digests = {each.tensor.meta.get("digest") for each in (*one, *other)}
+    digests = {each.tensor.trace.digest for each in (*one, *other)}
     if len(one) == len(other) == 1 == len(digests) and None not in digests:
         return True
     here, there = _moments(one), _moments(other)
@@ -295,7 +294,7 @@ class _Moments(NamedTuple):
 
 
 def _stats(lost: Iterable[_Lost]) -> list[Stats]:
-    return [each.tensor.meta["stats"] for each in lost if each.tensor.meta.get("stats")]
+    return [each.tensor.trace.stats for each in lost if each.tensor.trace.stats]
 
 
 def _moments(lost: Sequence[_Lost]) -> _Moments | None:
@@ -308,7 +307,7 @@ def _moments(lost: Sequence[_Lost]) -> _Moments | None:
 
 
 def _largest(tensor: TensorRef) -> float:
-    stats: Stats | None = tensor.meta.get("stats")
+    stats: Stats | None = tensor.trace.stats
     return stats.abs_max if stats else 0.0
 
 
@@ -332,10 +331,10 @@ _KEEP_MORE = "record both sides again and keep these in full (--keep)"
 
 def _alone(alone: Sequence[_Lost], sites: Iterable[SitePair]) -> Iterator[Finding]:
     """Yield what is to be said of gradients of which the other side has nothing, where no module shows it."""
-    ran = {(number, each.meta["module"]) for site in sites for number, each in _outputs(site)}
+    ran = {(number, each.site.module) for site in sites for number, each in _outputs(site)}
     for number, side in enumerate(_SIDES):
         names = [
-            each.left.name for each in alone if each.side == number and (number, each.tensor.meta["module"]) not in ran
+            each.left.name for each in alone if each.side == number and (number, each.tensor.site.module) not in ran
         ]
         if names:
             yield Finding(

@@ -129,7 +129,7 @@ class _Growth:
 
     def _terms(self, site: SitePair) -> int:
         """Return how many terms a sum has at most: the longest axis of what a call was given and returned."""
-        links = site.reference.meta.get("inputs", ())
+        links = site.reference.trace.inputs
         given = (self._tensors.get(link.event) for link in links if link.event is not None)
         shapes = (site.reference.shape, *(tensor.shape for tensor in given if tensor is not None))
         return min(_LONGEST, max((size for shape in shapes for size in shape), default=1))

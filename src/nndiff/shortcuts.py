@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from nndiff.judge import judge
 from nndiff.stats import ENVELOPE_RTOLS, Job, Metrics, get_engine
 from nndiff.stats.metrics import NAN
-from nndiff.tensors import LateData, MemoryData, TensorRef
+from nndiff.tensors import LateData, MemoryData, Site, Slot, TensorRef, Trace
 from nndiff.verdict import Verdict
 
 
@@ -43,13 +43,13 @@ def known(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) 
 
 
 def _same_digest(reference: TensorRef, candidate: TensorRef) -> bool:
-    digest = reference.meta.get("digest")
-    return digest is not None and digest == candidate.meta.get("digest") and reference.dtype == candidate.dtype
+    digest = reference.trace.digest
+    return digest is not None and digest == candidate.trace.digest and reference.dtype == candidate.dtype
 
 
 def equal_metrics(tensor: TensorRef) -> Metrics:
     """Return the numbers of a tensor against its equal, from the statistics that were recorded with it."""
-    stats = tensor.meta.get("stats")
+    stats = tensor.trace.stats
     count = tensor.count
     nonfinite = stats.nonfinite if stats else 0
     finite = count - nonfinite
@@ -113,7 +113,7 @@ def _by_sketch(reference: TensorRef, candidate: TensorRef, atol: float, rtol: fl
 
 def sketch_of(tensor: TensorRef) -> TensorRef | None:
     """Return the sketch that was kept of a tensor, or the one that would have been kept of it."""
-    kept = tensor.meta.get("sketch")
+    kept = tensor.trace.sketch
     if isinstance(kept, TensorRef) or tensor.missing:
         return kept
     from nndiff.recording.keep import sketch_positions  # what only recordings need
@@ -123,7 +123,7 @@ def sketch_of(tensor: TensorRef) -> TensorRef | None:
         return tensor
 
     taken = LateData(lambda: MemoryData(tensor.take(places.tolist())))
-    return replace(tensor, shape=(places.size,), data=taken, storage_id=None, meta={})
+    return replace(tensor, shape=(places.size,), data=taken, storage_id=None, site=Site("", Slot.STORED), trace=Trace())
 
 
 def stats_apart(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
@@ -145,7 +145,7 @@ def _gap(reference: TensorRef, candidate: TensorRef) -> _Gap | None:
     If every |c - r| is within atol + rtol * |r|, then minimum, maximum and mean are within
     atol + rtol * max |r| of each other too.
     """
-    one, other = reference.meta.get("stats"), candidate.meta.get("stats")
+    one, other = reference.trace.stats, candidate.trace.stats
     if not (one and other):
         return None
     if one.nonfinite or other.nonfinite:

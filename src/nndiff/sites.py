@@ -23,27 +23,27 @@ class SitePair:
     @property
     def slot(self) -> str:
         """Return the slot of the site."""
-        return str(self.reference.meta.get("slot"))
+        return str(self.reference.site.slot)
 
     @property
     def module(self) -> str:
         """Return the path of the module, by the reference's name."""
-        return str(self.reference.meta["module"])
+        return str(self.reference.site.module)
 
     @property
     def call(self) -> tuple[str, int]:
         """Return which call it is of: the module and the number of the call, by the reference."""
-        return self.module, int(self.reference.meta["call"])
+        return self.module, int(self.reference.site.call)
 
     @property
     def order(self) -> int:
         """Return when it was taken, as the reference counts."""
-        return int(self.reference.meta["order"])
+        return int(self.reference.trace.order)
 
     @property
     def orders(self) -> tuple[int, int]:
         """Return when it was taken, as the reference and as the candidate count."""
-        return self.order, int(self.candidate.meta["order"])
+        return self.order, int(self.candidate.trace.order)
 
     @property
     def inside(self) -> bool:
@@ -58,7 +58,7 @@ class SitePair:
     @property
     def is_norm(self) -> bool:
         """Tell whether it is of a norm, by the name of its class."""
-        return "norm" in str(self.reference.meta.get("class", "")).lower()
+        return "norm" in str(self.reference.site.cls).lower()
 
     @property
     def passed(self) -> bool:

@@ -39,7 +39,7 @@ def judged_as_sums(rows: Sequence[Both]) -> Iterator[Pair]:
     handed: dict[tuple[str, str], list[Both]] = {}
     for row in rows:
         if row[0].slot == "grad_output":
-            handed.setdefault((row[0].candidate, str(row[1].meta["module"])), []).append(row)
+            handed.setdefault((row[0].candidate, str(row[1].site.module)), []).append(row)
     for row in rows:
         yield _judged(row, handed) if _is_bias(row) else row[0]
 
@@ -52,7 +52,7 @@ def _is_bias(row: Both) -> bool:
 
 def _judged(row: Both, handed: Mapping[tuple[str, str], Sequence[Both]]) -> Pair:
     pair, one, other = row
-    calls = handed.get((pair.candidate, str(one.meta["module"])), ())
+    calls = handed.get((pair.candidate, str(one.site.module)), ())
     if not all(each.verdict.passed and _is_at_hand(of_one, of_other, row) for each, of_one, of_other in calls):
         return pair
     size = one.count
@@ -73,7 +73,7 @@ def _judged(row: Both, handed: Mapping[tuple[str, str], Sequence[Both]]) -> Pair
 
 def _is_at_hand(one: TensorRef, other: TensorRef, row: Both) -> bool:
     """Tell whether a gradient at an output can be summed, and is of the same modules as the bias."""
-    alike = one.shape == other.shape and str(other.meta["module"]) == str(row[2].meta["module"])
+    alike = one.shape == other.shape and str(other.site.module) == str(row[2].site.module)
     return alike and not (one.missing or other.missing) and one.count <= _LARGEST
 
 

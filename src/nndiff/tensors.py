@@ -1,4 +1,4 @@
-"""Named tensors that are known before they are read: TensorRef and where its bytes are."""
+"""Named tensors, known before they are read: where each was taken, what is known of it, where its bytes are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,142 @@ class NoData:
         raise LookupError(self.why)
 
 
+class Slot(str, Enum):
+    """Say what a tensor is at the place where it was taken."""
+
+    STORED = "stored"  # a tensor of a file: nothing was run
+    MODEL_INPUT = "model_input"
+    INPUT = "input"
+    OUTPUT = "output"
+    GRAD_OUTPUT = "grad_output"
+    GRAD_INPUT = "grad_input"
+    LOSS = "loss"
+    PARAM = "param"
+    PARAM_GRAD = "param_grad"
+    MODEL_INPUT_GRAD = "model_input_grad"
+    BUFFER = "buffer"
+    BUFFER_BEFORE = "buffer_before"
+    RECOMPUTE = "recompute"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Return True for gradients, whatever they are the gradient of."""
+        return self in (Slot.GRAD_OUTPUT, Slot.GRAD_INPUT, Slot.PARAM_GRAD, Slot.MODEL_INPUT_GRAD)
+
+    @property
+    def is_parameter(self) -> bool:
+        """Return True for parameters and their gradients."""
+        return self in (Slot.PARAM, Slot.PARAM_GRAD)
+
+    @property
+    def is_buffer(self) -> bool:
+        """Return True for buffers, before or after the run."""
+        return self in (Slot.BUFFER, Slot.BUFFER_BEFORE)
+
+    @property
+    def is_activation(self) -> bool:
+        """Return True for what flows through a call: its inputs and outputs, and the gradients there."""
+        return self in (Slot.INPUT, Slot.OUTPUT, Slot.GRAD_OUTPUT, Slot.GRAD_INPUT, Slot.RECOMPUTE)
+
+
+MODEL = "(model)"  # the name of the model itself, where a module would have its path
+_RESERVED = str.maketrans({"%": "%25", ":": "%3A", "@": "%40"})
+
+
+def _escape_owner(owner: str) -> str:
+    """Return a path without the characters that have a meaning in names: a module may be called `relu@2`."""
+    if owner.isidentifier() or not ("%" in owner or ":" in owner or "@" in owner or owner == MODEL):
+        return owner
+    return owner.translate(_RESERVED) if owner != MODEL else MODEL.replace("(", "%28")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Say where a tensor was taken."""
+
+    module: str  # path of the module, "" for the model itself
+    slot: Slot
+    call: int = 0
+    path: str = ""  # place inside a tuple, list, dict or dataclass, joined by dots
+    tensor: str = ""  # name of the parameter or buffer in its module
+    cls: str = ""  # class of the module
+    nth: int = 0  # which time, where one site is reached more than once
+
+    @property
+    def name(self) -> str:
+        """Return the name its tensor goes by: `encoder.layers.0.ffn@2:output.0`."""
+        owner = f"{self.module}.{self.tensor}" if self.module and self.tensor else self.module or self.tensor
+        owner = _escape_owner(owner) if owner else MODEL
+        call = f"@{self.call}" if self.call else ""
+        path = f".{self.path}" if self.path else ""
+        return f"{owner}{call}:{self.slot.value}{path}" + (f"#{self.nth}" if self.nth else "")
+
+    @property
+    def is_inside(self) -> bool:
+        """Return True for what flows through a module inside the model, which a port may cut differently."""
+        return bool(self.module) and self.slot.is_activation
+
+    @property
+    def is_final_output(self) -> bool:
+        """Return True for an output of the model itself."""
+        return not self.module and self.slot is Slot.OUTPUT
+
+
+Phase = Literal["forward", "backward", "recompute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Describe one tensor in float64; mean to l2 over the finite elements, complex ones by modulus."""
+
+    count: int
+    nonfinite: int
+    mean: float
+    std: float  # population
+    min: float
+    max: float
+    abs_max: float
+    l2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Say what one input of a call is: an earlier event, a plain value, or nothing that was recorded."""
+
+    path: str
+    how: str  # same, view, equal, own, value, none
+    event: int | None = None
+    value: Any = None
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Hold what a recording knows of a tensor beside its elements; numbers of events are their order."""
+
+    order: int = -1
+    phase: Phase = "forward"
+    keep: str = ""
+    digest: str | None = None
+    stats: Stats | None = None
+    sketch: TensorRef | None = None
+    same: int | None = None  # the first event with these very bytes
+    forward: int | None = None  # of gradients and recomputed outputs: the event of the forward pass
+    over: int | None = None  # the earlier event whose memory was overwritten in place and is this one's now
+    inputs: tuple[Link, ...] = ()  # what the call that made it was given
+    parent: int | None = None
+    weights: tuple[str, ...] = ()  # digests of what its module holds itself, sorted
+    requires_grad: bool = False
+    whole: Shape | None = None  # of a part cut out of a larger tensor: the shape of that
+
+
+_STORED = Site("", Slot.STORED)
+_UNTRACED = Trace()
+
+
 @dataclass(frozen=True)
 class TensorRef:
     """Know a tensor's name, shape and dtype; read its elements on demand."""
@@ -144,7 +281,14 @@ class TensorRef:
     dtype: DType
     data: Data = field(repr=False, compare=False)
     storage_id: object = field(default=None, repr=False, compare=False)  # equal for views of one storage
-    meta: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    site: Site = field(default=_STORED, repr=False, compare=False)
+    trace: Trace = field(default=_UNTRACED, repr=False, compare=False)
+    scalar: bool = False  # a plain number of a file, not an array
+
+    @property
+    def recorded(self) -> bool:
+        """Return True for a tensor of a run, False for one of a file."""
+        return self.site.slot is not Slot.STORED
 
     @property
     def count(self) -> int:

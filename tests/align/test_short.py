@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,8 @@ from nndiff.align.calls import Call
 from nndiff.align.short import is_short, likeliest, nearest
 from nndiff.dtypes import DTYPES
 from nndiff.errors import DamagedError
-from nndiff.recording.events import Stats
 from nndiff.recording.keep import sketch_positions
-from nndiff.tensors import LateData, MemoryData, NoData, TensorRef
+from nndiff.tensors import LateData, MemoryData, NoData, Site, Slot, Stats, TensorRef, Trace
 
 RANDOM = np.random.default_rng(0)
 SIZE = 4096
@@ -30,11 +31,11 @@ def call(name, numbers, dtype="bfloat16", keep="full", order=0, digest=None):
     numbers = np.asarray(numbers, np.float64)
     largest, spread = np.abs(numbers).max(), float(np.linalg.norm(numbers))
     stats = Stats(numbers.size, 0, numbers.mean(), numbers.std(), numbers.min(), numbers.max(), largest, spread)
-    meta = {"stats": stats, "digest": digest or name, "slot": "output", "module": name, "call": 0}
+    trace = Trace(stats=stats, digest=digest or name)
     if keep == "sketch":
         places = sketch_positions(raw.size)
-        meta["sketch"] = TensorRef(name, (places.size,), DTYPES[dtype], MemoryData(raw[places]))
-    tensor = TensorRef(f"{name}:output", raw.shape, DTYPES[dtype], data, None, meta)
+        trace = replace(trace, sketch=TensorRef(name, (places.size,), DTYPES[dtype], MemoryData(raw[places])))
+    tensor = TensorRef(f"{name}:output", raw.shape, DTYPES[dtype], data, None, Site(name, Slot.OUTPUT), trace)
     return Call(name, 0, "Linear", order, (tensor,), True)
 
 
@@ -106,7 +107,7 @@ def test_damage_is_not_told_before_it_is_compared():
 
     one = call("l", values())
     tensor = one.outputs[0]
-    broken = TensorRef(tensor.name, tensor.shape, tensor.dtype, LateData(damaged), None, tensor.meta)
+    broken = TensorRef(tensor.name, tensor.shape, tensor.dtype, LateData(damaged), None, tensor.site, tensor.trace)
     assert not list(nearest([Call("l", 0, "Linear", 0, (broken,), True)], [call("r", near(values()))]))
 
 

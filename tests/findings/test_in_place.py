@@ -179,5 +179,5 @@ def test_memory_beside_it_does_not_matter():
 def test_recording_says_what_was_written_over(tmp_path):
     recording = nndiff.record(Net(Branches, True), INPUT, path=tmp_path / "a.nnrec")
     tensors = recording.source().tensors
-    assert tensors["block.relu:output"].meta["over"] == tensors["block.a:output"].meta["order"]
-    assert [name for name, tensor in tensors.items() if tensor.meta["over"] is not None] == ["block.relu:output"]
+    assert tensors["block.relu:output"].trace.over == tensors["block.a:output"].trace.order
+    assert [name for name, tensor in tensors.items() if tensor.trace.over is not None] == ["block.relu:output"]

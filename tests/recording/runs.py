@@ -80,7 +80,7 @@ def check_recording(
     before = fingerprint(model)
     recording = record(model, inputs, path=path, seed=SEED, backward=backward, **options)
     assert fingerprint(model) == before
-    held = {name: ref.meta["digest"] for name, ref in recording.source().tensors.items()}
+    held = {name: ref.trace.digest for name, ref in recording.source().tensors.items()}
     assert wanted, "the bare run produced nothing to hold against"
     assert {name: held.get(name) for name in wanted} == wanted
     assert bare(model, inputs, backward, options.get("loss")) == wanted

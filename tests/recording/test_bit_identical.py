@@ -37,7 +37,7 @@ def test_the_models_own_loss_is_taken(tmp_path: Path) -> None:
     recording = check_recording(built("llama"), {**inputs, "labels": inputs["input_ids"]}, tmp_path / "a.nnrec")
     assert recording.meta["loss"] == "model"
     source = recording.source().tensors
-    assert source["(model):loss"].meta["digest"] == source["(model):output.loss"].meta["digest"]
+    assert source["(model):loss"].trace.digest == source["(model):output.loss"].trace.digest
 
 
 def test_the_check_can_fail() -> None:

@@ -69,7 +69,7 @@ def test_equal_digests_need_no_elements(tmp_path: Path) -> None:
 def test_sketches_are_checked_too(values: np.ndarray[Any, Any], tmp_path: Path) -> None:
     one, other = recorded(tmp_path / "a.nnrec", keep="sketch"), recorded(tmp_path / "b.nnrec", 1e-3, keep="sketch")
     name = "big:output#sketch" if values is not SMALL else "act:output#sketch"
-    sketch = open_recording(other).source().tensors[name.removesuffix("#sketch")].meta["sketch"].numpy()
+    sketch = open_recording(other).source().tensors[name.removesuffix("#sketch")].trace.sketch.numpy()
     flip(other, sketch)
     with pytest.raises(DamagedError, match=re.escape(DAMAGED.format(name))):
         compare_sources(str(one), str(other))

@@ -10,11 +10,12 @@ import torch
 from nndiff.recording import lineage as lineages
 from nndiff.recording import measure as measuring
 from nndiff.recording import state as states
-from nndiff.recording.events import Site, TensorEvent
+from nndiff.recording.events import TensorEvent
 from nndiff.recording.lineage import Lineage
 from nndiff.recording.measure import measure
 from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import memory_of, raw_tensor
+from nndiff.tensors import Site
 
 BASE = torch.arange(24, dtype=torch.float32)
 MADE = {

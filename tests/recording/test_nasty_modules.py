@@ -102,9 +102,9 @@ class Ambiguous(nn.Module):
 def test_no_name_can_be_mistaken_for_another(tmp_path: Path) -> None:
     found = record(Ambiguous(), X, path=tmp_path / "a.nnrec", backward=True, params=True)
     tensors = found.source().tensors
-    modules = [ref.meta["module"] for ref in tensors.values() if ref.meta["slot"] == "output" and ref.meta["module"]]
+    modules = [ref.site.module for ref in tensors.values() if ref.site.slot == "output" and ref.site.module]
     assert modules == ["x", "x", *Ambiguous.MODULES]
-    assert [name for name, ref in tensors.items() if ref.meta["slot"] == "output"][1:6] == [
+    assert [name for name, ref in tensors.items() if ref.site.slot == "output"][1:6] == [
         "x@1:output",
         "x%401:output",
         "x%3Aoutput:output",

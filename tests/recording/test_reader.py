@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from nndiff.errors import NndiffError, SourceError
 from nndiff.recording import Writer, open_recording
-from nndiff.recording.events import CallEvent, Link, Site, Stats, TensorEvent, ValueEvent
+from nndiff.recording.events import CallEvent, TensorEvent, ValueEvent
 from nndiff.recording.format import from_line, to_line
 from nndiff.sources import open_source
+from nndiff.tensors import Link, Site, Stats
 
 Lines = list[dict[str, Any]]
 

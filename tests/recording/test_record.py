@@ -163,8 +163,8 @@ def test_dropout_off_and_its_warning(tmp_path: Path) -> None:
     calm = record(model, X, path=tmp_path / "c.nnrec", mode="eval", backward=True)
     assert (calm.meta["mode"], quiet.meta["mode"]) == ("eval", "train"), "a replay runs in the mode it finds there"
     same = "(model):output"
-    assert quiet.source().tensors[same].meta["digest"] == calm.source().tensors[same].meta["digest"]
-    assert noisy.source().tensors[same].meta["digest"] != calm.source().tensors[same].meta["digest"]
+    assert quiet.source().tensors[same].trace.digest == calm.source().tensors[same].trace.digest
+    assert noisy.source().tensors[same].trace.digest != calm.source().tensors[same].trace.digest
     assert model.training
     assert model.drop_path == 0.5
     with dropout_off(model):

@@ -130,7 +130,7 @@ def test_element_types_numpy_lacks(kind: str, tmp_path: Path) -> None:
     tensors = open_recording(tmp_path / "a.nnrec").source().tensors
     assert tensors["typed:output"].dtype.name == tensors["raw:output"].dtype.name == kind
     assert np.array_equal(tensors["raw:output"].numpy(), array.astype(np.float32))
-    assert tensors["typed:output"].meta["digest"] == tensors["raw:output"].meta["digest"]
+    assert tensors["typed:output"].trace.digest == tensors["raw:output"].trace.digest
 
 
 def test_shards_are_plain_safetensors(tmp_path: Path) -> None:
@@ -274,11 +274,11 @@ def test_levels_keep_what_they_say(level: str, tmp_path: Path) -> None:
     with Writer(tmp_path / "a.nnrec", keep=level) as writer:
         writer.add("fc", "output", array)
     (ref,) = open_recording(tmp_path / "a.nnrec").source().tensors.values()
-    assert ref.meta["digest"] == measure(raw_array(array)).digest
-    assert (ref.meta["stats"] is not None) == (level != "digest")
+    assert ref.trace.digest == measure(raw_array(array)).digest
+    assert (ref.trace.stats is not None) == (level != "digest")
     assert (ref.missing is None) == (level == "full")
     if level == "sketch":
-        assert np.array_equal(ref.meta["sketch"].numpy(), array.ravel()[sketch_positions(array.size)])
+        assert np.array_equal(ref.trace.sketch.numpy(), array.ravel()[sketch_positions(array.size)])
     wanted = {"digest": 0, "stats": 0, "sketch": 1024 * 8, "full": array.nbytes}
     assert writer.data_bytes == wanted[level]
 

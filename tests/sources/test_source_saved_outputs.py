@@ -92,12 +92,12 @@ def test_composites_begin_before_what_is_in_them_and_end_after_it(tmp_path: Path
 def test_a_call_knows_what_it_was_given_and_a_gradient_its_output(tmp_path: Path) -> None:
     hooks = {"a": {"input": [A], "output": B, "grad_output": [D]}, "b": {"input": [B, D], "output": C}}
     tensors = open_source(folder(tmp_path, hooks, input_data={"x": A})).tensors
-    order = {name: tensor.meta["order"] for name, tensor in tensors.items()}
-    links = [(link.how, link.event) for name in ("a:output", "b:output") for link in tensors[name].meta["inputs"]]
+    order = {name: tensor.trace.order for name, tensor in tensors.items()}
+    links = [(link.how, link.event) for name in ("a:output", "b:output") for link in tensors[name].trace.inputs]
     fed, made = order["(model):model_input.x"], order["a:output"]
     assert links == [("equal", fed), ("equal", made), ("own", order["b:input.1"])]
-    assert tensors["a:grad_output"].meta["forward"] == made
-    assert tensors["a:grad_output"].meta["stats"].abs_max == 8
+    assert tensors["a:grad_output"].trace.forward == made
+    assert tensors["a:grad_output"].trace.stats.abs_max == 8
 
 
 def test_a_step_of_a_training_run_is_read_too(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.recording import measure as measuring
-from nndiff.recording.events import Stats
 from nndiff.recording.hashes import PART, part_hashes
 from nndiff.recording.measure import Measured, Raw, head, measure
+from nndiff.tensors import Stats
 
 _native = pytest.importorskip("nndiff.stats._native")
 

@@ -37,27 +37,27 @@ class Call:
     @property
     def held(self) -> tuple[str, ...]:
         """Return the digests of what its module holds itself, where they are known."""
-        return tuple(self.outputs[0].meta.get("held", ()))
+        return self.outputs[0].trace.weights
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
         """Return the events of the tensors it was called with, as far as they were recorded."""
-        return tuple(link.event for link in self.outputs[0].meta.get("inputs", ()) if link.event is not None)
+        return tuple(link.event for link in self.outputs[0].trace.inputs if link.event is not None)
 
 
 def calls_of(tensors: Tensors) -> list[Call]:
     """Return the calls of a recording in the order in which they finished."""
     grouped: dict[Key, list[TensorRef]] = {}
     for tensor in tensors.values():
-        if tensor.meta.get("slot") == "output":
-            grouped.setdefault((tensor.meta["module"], tensor.meta["call"]), []).append(tensor)
+        if tensor.site.slot == "output":
+            grouped.setdefault((tensor.site.module, tensor.site.call), []).append(tensor)
     inner = {module.rpartition(".")[0] for module, _ in grouped}
     found = [
         Call(
             module,
             number,
-            str(outputs[0].meta.get("class", "")),
-            outputs[0].meta["order"],
+            str(outputs[0].site.cls),
+            outputs[0].trace.order,
             tuple(outputs),
             module not in inner,
         )

@@ -40,8 +40,8 @@ def _by_call(tensors: Tensors, known_as: Callable[[str], str]) -> dict[str, _Ten
     """Return the tensors, not the plain values, by their call and slot."""
     found: dict[str, _Tensors] = {}
     for name, tensor in tensors.items():
-        slot = tensor.meta.get("slot")
-        if slot in _SLOTS and tensor.meta.get("digest"):
+        slot = tensor.site.slot
+        if slot in _SLOTS and tensor.trace.digest:
             found.setdefault(known_as(f"{name.partition(':')[0]}:{slot}"), []).append(tensor)
     return found
 
@@ -65,7 +65,7 @@ def _renamed(key: str, renames: Iterable[Rename]) -> str:
 
 
 def _of_one_call(tensors: _Tensors) -> bool:
-    return len({(tensor.meta["module"], tensor.meta["call"]) for tensor in tensors}) == 1
+    return len({(tensor.site.module, tensor.site.call) for tensor in tensors}) == 1
 
 
 def _take_back(work: Work, ours: _Tensors, theirs: _Tensors) -> None:
@@ -78,7 +78,7 @@ def _take_back(work: Work, ours: _Tensors, theirs: _Tensors) -> None:
     for one in ours:
         match = work.matches.get(one.name)
         other = places.get(match.candidate) if match and match.matched_by.startswith(_BY_NAME) else None
-        if other is None or one.shape == other.shape or not one.meta["module"]:
+        if other is None or one.shape == other.shape or not one.site.module:
             continue
         if alone & {_kind(one), _kind(other)}:
             work.unpair(one.name)
@@ -100,7 +100,7 @@ def _of_calls(work: Work, ours: _Tensors, theirs: _Tensors) -> Iterator[_Found]:
     """Yield the free tensors of one call that belong together; the only ones of both sides whatever their shape."""
     left = [tensor for tensor in ours if tensor.name in work.reference]
     right = [tensor for tensor in theirs if tensor.name in work.candidate]
-    only = len(ours) == len(theirs) == 1 and ours[0].meta["slot"] == "output"
+    only = len(ours) == len(theirs) == 1 and ours[0].site.slot == "output"
     if only and left and right:
         yield left[0], right[0], True
     else:
@@ -140,5 +140,5 @@ def _only(tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:
     """Return tensors by their digest, those that are there once."""
     found: dict[str, _Tensors] = {}
     for tensor in tensors:
-        found.setdefault(tensor.meta.get("digest") or "", []).append(tensor)
+        found.setdefault(tensor.trace.digest or "", []).append(tensor)
     return {digest: each[0] for digest, each in found.items() if digest and len(each) == 1}

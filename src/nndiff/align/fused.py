@@ -128,7 +128,7 @@ class _Lineage:
         self._partner = work.partners()
         self._answered = set(self._partner.values())
         self._digests = [
-            {tensor.meta["order"]: tensor.meta.get("digest") for tensor in tensors.values()}
+            {tensor.trace.order: tensor.trace.digest for tensor in tensors.values()}
             for tensors in (work.all_reference, work.all_candidate)
         ]
 
@@ -178,16 +178,16 @@ class _Belongings:
         self._gradients: dict[int, TensorRef] = {}
         self._owned: dict[str, dict[Hashable, TensorRef]] = {}
         for tensor in tensors:
-            meta = tensor.meta
-            if meta["slot"] == "grad_output" and meta.get("forward") is not None and not meta["nth"]:
-                self._gradients[meta["forward"]] = tensor
-            elif meta["slot"] in _OF_A_LAYER:
-                self._owned.setdefault(meta["module"], {})[meta["slot"], meta["tensor"]] = tensor
+            site = tensor.site
+            if site.slot == "grad_output" and tensor.trace.forward is not None and not site.nth:
+                self._gradients[tensor.trace.forward] = tensor
+            elif site.slot in _OF_A_LAYER:
+                self._owned.setdefault(site.module, {})[site.slot, site.tensor] = tensor
 
     def of(self, call: Call) -> dict[Hashable, TensorRef]:
         """Return what belongs to a call, by what it is."""
         (output,) = call.outputs
-        gradient = self._gradients.get(output.meta["order"])
+        gradient = self._gradients.get(output.trace.order)
         found: dict[Hashable, TensorRef] = {"output": output, **self._owned.get(call.module, {})}
         return found if gradient is None else {**found, "grad_output": gradient}
 
@@ -249,7 +249,7 @@ def pair_owned_parts(work: Work, reference: Sequence[Call], candidate: Sequence[
 def _owned(work: Work, candidate: bool) -> list[TensorRef]:
     """Return the free parameters of a side that can be read, and their gradients."""
     tensors = (work.tensors(candidate)[name] for name in work.free(candidate))
-    return [tensor for tensor in tensors if tensor.meta["slot"] in _OF_A_LAYER and not tensor.missing]
+    return [tensor for tensor in tensors if tensor.site.slot in _OF_A_LAYER and not tensor.missing]
 
 
 _Inputs = Mapping[str, tuple[int, ...]]  # what each module was given
@@ -268,9 +268,9 @@ class _Group:
 def _owned_alike(tensors: Iterable[TensorRef], regions: Regions, inputs: _Inputs, candidate: bool) -> list[_Group]:
     groups: dict[Hashable, _Group] = {}
     for tensor in tensors:
-        meta = tensor.meta
-        region, slot, name = regions.of(meta["module"], candidate), meta["slot"], meta["tensor"]
-        key = region, slot, name, meta["module"].rpartition(".")[0], inputs.get(meta["module"])
+        site = tensor.site
+        region, slot, name = regions.of(site.module, candidate), site.slot, site.tensor
+        key = region, slot, name, site.module.rpartition(".")[0], inputs.get(site.module)
         groups.setdefault(key, _Group(region, slot, name, [])).tensors.append(tensor)
     return list(groups.values())
 
@@ -281,9 +281,9 @@ _Kind = tuple[str, str, str, Shape]  # region, slot, name and shape
 def _owned_wholes(tensors: Iterable[TensorRef], regions: Regions, candidate: bool) -> dict[_Kind, list[TensorRef]]:
     found: dict[_Kind, list[TensorRef]] = {}
     for tensor in tensors:
-        meta = tensor.meta
-        inside = f"{meta['module']}.{meta['tensor']}"  # so that its module itself may be the region
-        found.setdefault((regions.of(inside, candidate), meta["slot"], meta["tensor"], tensor.shape), []).append(tensor)
+        site = tensor.site
+        inside = f"{site.module}.{site.tensor}"  # so that its module itself may be the region
+        found.setdefault((regions.of(inside, candidate), site.slot, site.tensor, tensor.shape), []).append(tensor)
     return found
 
 
@@ -308,5 +308,5 @@ class _FittingRun:
 def _owned_slices(whole: TensorRef, run: Sequence[TensorRef], flipped: bool) -> list[Slice]:
     axis = _axis([part.shape for part in run], whole.shape)
     assert axis is not None  # they were found to fit
-    labels = _labels([part.meta["module"] for part in run], list(range(len(run))))
+    labels = _labels([part.site.module for part in run], list(range(len(run))))
     return _slices(whole, dict(zip(labels, run, strict=True)), _Way(axis), flipped)

@@ -34,8 +34,8 @@ def site_hints(
 
 
 def _over_again(left: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
-    outputs = {tensor.meta.get("digest"): name for name, tensor in paired.items() if tensor.meta["slot"] == "output"}
-    digests = {name: each.meta["digest"] for name, each in left.items() if _digest_of_output(each)}
+    outputs = {tensor.trace.digest: name for name, tensor in paired.items() if tensor.site.slot == "output"}
+    digests = {name: each.trace.digest for name, each in left.items() if _digest_of_output(each)}
     return {
         name: f"the same values as {outputs[digest]!r}, which is paired"
         for name, digest in digests.items()
@@ -44,7 +44,7 @@ def _over_again(left: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) 
 
 
 def _digest_of_output(tensor: TensorRef) -> str | None:
-    return tensor.meta.get("digest") if tensor.meta["slot"] == "output" else None
+    return tensor.trace.digest if tensor.site.slot == "output" else None
 
 
 _NAMED = ("param", "param_grad", "buffer", "buffer_before")
@@ -52,9 +52,9 @@ _NAMED = ("param", "param_grad", "buffer", "buffer_before")
 
 def _mistyped(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name in [name for name, tensor in left.items() if tensor.meta["slot"] in _NAMED][:_MOST_HINTED]:
-        kind = left[name].meta["slot"], left[name].shape
-        pool = [each for each, other in others.items() if (other.meta["slot"], other.shape) == kind]
+    for name in [name for name, tensor in left.items() if tensor.site.slot in _NAMED][:_MOST_HINTED]:
+        kind = left[name].site.slot, left[name].shape
+        pool = [each for each, other in others.items() if (other.site.slot, other.shape) == kind]
         close = difflib.get_close_matches(name, pool[:_MOST_SEARCHED], 1, 0.75)
         if close:
             found[name] = f"did you mean {close[0]!r}?"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from nndiff.align.calls import Call, Key, Paired
 from nndiff.align.short import is_short, likeliest, nearest
 from nndiff.names import ancestors, without_numbers
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Stats, TensorRef
 
 _NEAR = 1e-4  # of the scale of a tensor: what rounding may change in its statistics
 _FEWEST = 16  # elements: the statistics of fewer may be near by chance
@@ -57,7 +57,7 @@ def turned_calls(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterat
 
 def _is_kept_long(call: Call) -> bool:
     tensor = call.outputs[0]
-    sketch = tensor.meta.get("sketch")
+    sketch = tensor.trace.sketch
     kept = not tensor.missing or (isinstance(sketch, TensorRef) and sketch.count == tensor.count)
     return kept and not is_short(call)
 
@@ -85,18 +85,24 @@ def _telling(calls: Iterable[Call], form: Callable[[TensorRef], Hashable]) -> di
 
 def _tells(tensor: TensorRef) -> bool:
     """Tell whether statistics say which tensor it is: not of constants, masks, few numbers, nor of whole ones."""
-    stats = tensor.meta.get("stats")
+    stats = tensor.trace.stats
     if stats is None or tensor.dtype.kind not in ("float", "complex") or tensor.count < _FEWEST:
         return False
     return bool(stats.std > _NEAR * stats.abs_max > 0 and not stats.nonfinite)
 
 
+def _stats(call: Call) -> Stats:
+    stats = call.outputs[0].trace.stats
+    assert stats is not None  # only calls whose statistics tell something come here
+    return stats
+
+
 def _size(call: Call) -> float:
-    return float(call.outputs[0].meta["stats"].l2)
+    return _stats(call).l2
 
 
 def _near(one: Call, other: Call) -> bool:
-    here, there = one.outputs[0].meta["stats"], other.outputs[0].meta["stats"]
+    here, there = _stats(one), _stats(other)
     room = _NEAR * max(here.abs_max, there.abs_max)
     alike = (abs(getattr(here, what) - getattr(there, what)) <= room for what in ("mean", "std", "min", "max"))
     return abs(here.l2 - there.l2) <= _NEAR * max(here.l2, there.l2) and all(alike)
@@ -127,8 +133,8 @@ def _in_group(left: list[Call], right: list[Call]) -> Iterator[CallPair]:
     What returns its input (dropout at rest, a wrapper) follows who made it: the first of each side belong together.
     """
     keys: tuple[Callable[[Call], Hashable], ...] = (
-        lambda call: (call.outputs[0].meta.get("digest"), call.cls),
-        lambda call: (call.outputs[0].meta.get("digest"), call.leaf),
+        lambda call: (call.outputs[0].trace.digest, call.cls),
+        lambda call: (call.outputs[0].trace.digest, call.leaf),
         lambda call: call.cls,
         lambda call: call.leaf,
     )

@@ -38,9 +38,9 @@ def _by_module(work: Work, kinds: Container[str], candidate: bool) -> dict[str, 
     found: dict[str, _Names] = {}
     for name in work.free(candidate):
         tensor = work.tensors(candidate)[name]
-        if tensor.meta["slot"] in kinds:
-            held = found.setdefault(tensor.meta["module"], {}).setdefault(tensor.meta["tensor"], {})
-            held[tensor.meta["slot"]] = tensor
+        if tensor.site.slot in kinds:
+            held = found.setdefault(tensor.site.module, {}).setdefault(tensor.site.tensor, {})
+            held[tensor.site.slot] = tensor
     return found
 
 
@@ -80,7 +80,7 @@ def _alone(names: _Names) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for name, held in names.items():
         for slot, tensor in held.items():
-            digest = tensor.meta.get("digest")
+            digest = tensor.trace.digest
             if digest and tensor.count > 1:
                 found[slot, digest] = "" if (slot, digest) in found else name
     return found
@@ -116,7 +116,7 @@ def _apart(one: _Held, other: _Held) -> float | None:
     """Return how far apart the statistics of two are; None where nobody took any."""
     distances = []
     for slot in one.keys() & other.keys():
-        here, there = one[slot].meta.get("stats"), other[slot].meta.get("stats")
+        here, there = one[slot].trace.stats, other[slot].trace.stats
         if not (here and there):
             return None
         scale = max(here.abs_max, there.abs_max) or 1.0

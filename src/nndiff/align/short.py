@@ -72,7 +72,7 @@ class _Value:
     @property
     def kept(self) -> bool:
         """Tell whether any elements were kept."""
-        return not self.tensor.missing or self.tensor.meta.get("sketch") is not None
+        return not self.tensor.missing or self.tensor.trace.sketch is not None
 
     @cached_property
     def elements(self) -> Numbers | None:
@@ -85,7 +85,8 @@ class _Value:
     @cached_property
     def stats(self) -> Numbers:
         """Return mean, spread and extremes on the scale of the largest element."""
-        stats = self.tensor.meta["stats"]
+        stats = self.tensor.trace.stats
+        assert stats is not None  # only tensors with statistics come here
         found: Numbers = np.array([stats.mean, stats.std, stats.min, stats.max]) / stats.abs_max
         return found
 
@@ -93,7 +94,7 @@ class _Value:
 def _values(calls: Iterable[Call]) -> list[_Value]:
     found: dict[Hashable, _Value] = {}
     for call in calls:
-        digest = call.outputs[0].meta.get("digest") or call.key
+        digest = call.outputs[0].trace.digest or call.key
         found.setdefault(digest, _Value([])).calls.append(call)
     return list(found.values())
 
@@ -114,7 +115,7 @@ def _chosen(ours: Sequence[_Value], theirs: Sequence[_Value], chosen: NDArray[np
 
 
 def _elements(tensor: TensorRef) -> Numbers | None:
-    sketch = tensor.meta.get("sketch")
+    sketch = tensor.trace.sketch
     step = 1 if tensor.count <= _WHOLE else _THINNED
     if not tensor.missing:
         places = sketch_positions(tensor.count)[::step]

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any
 
 from nndiff.align.calls import Call, Paired, calls_of
 from nndiff.align.containers import ELSEWHERE, belonging, pair_in_other_containers, same_content
@@ -23,7 +22,7 @@ from nndiff.align.passes import pair_by_name
 from nndiff.align.plan import Alignment, Tensors
 from nndiff.align.rules import Rename
 from nndiff.align.work import Work
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Site, TensorRef
 
 GUESSED = "order"  # every rule that goes by the order of calls ends so: such a pair may be a wrong guess
 _LONGEST = 3000  # calls laid side by side at once; matching is quadratic
@@ -83,7 +82,7 @@ _Calls = tuple[list[Call], list[Call]]
 def _pair_fed(work: Work) -> None:
     """Pair the same inputs of the two models that go by other names, or by their places."""
     left, right = (
-        [tensors[name] for name in free if tensors[name].meta["slot"] == "model_input"]
+        [tensors[name] for name in free if tensors[name].site.slot == "model_input"]
         for tensors, free in ((work.all_reference, work.reference), (work.all_candidate, work.candidate))
     )
     for one, other in same_content(left, right):
@@ -184,14 +183,14 @@ def _alone(calls: Iterable[Call], key: Callable[[Call], Hashable | None]) -> dic
 
 def _content(call: Call) -> Hashable | None:
     """Return class and digests of a call, or None where too little is there to tell."""
-    digests = tuple(output.meta.get("digest") for output in call.outputs)
+    digests = tuple(output.trace.digest for output in call.outputs)
     telling = all(digests) and any(output.count > 1 for output in call.outputs)
     return (call.cls, call.shapes, digests) if telling else None
 
 
 def _content_alone(call: Call) -> Hashable | None:
     found = _content(call)
-    return None if found is None else (call.shapes, tuple(output.meta["digest"] for output in call.outputs))
+    return None if found is None else (call.shapes, tuple(output.trace.digest for output in call.outputs))
 
 
 def _weights(call: Call) -> Hashable | None:
@@ -264,9 +263,9 @@ def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorR
     """Pair the outputs of two calls: by their place in the tuple or dict, by content, by order where shapes agree."""
     free_left = [each for each in left if each.name in work.reference]
     free_right = [each for each in right if each.name in work.candidate]
-    by_path = {each.meta["path"]: each for each in free_right}
+    by_path = {each.site.path: each for each in free_right}
     for one in list(free_left):
-        other = by_path.get(one.meta["path"])
+        other = by_path.get(one.site.path)
         if other is not None:
             work.pair(one.name, other.name, matched_by)
             free_left.remove(one)
@@ -283,12 +282,12 @@ def _pair_outputs(work: Work, left: Iterable[TensorRef], right: Iterable[TensorR
 def _pair_followers(work: Work, same: Paired) -> None:
     """Pair what belongs to paired calls: gradients at outputs, inputs, parameters and their gradients."""
     modules, partner, doubtful = _modules(same), work.partners(), _doubtful(work)
-    keys = {_follower_key(work.all_candidate[name].meta): name for name in work.candidate}
+    keys = {_follower_key(work.all_candidate[name]): name for name in work.candidate}
     for name in list(work.reference):
-        wanted = _partner_key(work.all_reference[name].meta, modules, same, partner)
+        wanted = _partner_key(work.all_reference[name], modules, same, partner)
         other = keys.get(wanted) if wanted else None
         if other is not None and other in work.candidate:
-            guess = work.all_reference[name].meta["module"] in doubtful
+            guess = work.all_reference[name].site.module in doubtful
             work.pair(name, other, f"its module, by {GUESSED}" if guess else "its module")
 
 
@@ -299,7 +298,7 @@ def _modules(same: Paired) -> dict[str, str]:
 def _doubtful(work: Work) -> set[str]:
     """Return the modules of the reference that were paired by guess."""
     guessed = (match.reference for match in work.matches.values() if GUESSED in match.matched_by)
-    return {str(work.all_reference[name].meta["module"]) for name in guessed}
+    return {str(work.all_reference[name].site.module) for name in guessed}
 
 
 _OF_A_TENSOR = ("param", "param_grad", "buffer", "buffer_before")
@@ -321,9 +320,9 @@ def _pair_owned(work: Work) -> None:
 def _owned(tensors: Tensors, free: Iterable[str]) -> dict[Hashable, list[str]]:
     found: dict[Hashable, list[str]] = {}
     for name in free:
-        meta = tensors[name].meta
-        if meta["slot"] in _OF_A_TENSOR:
-            found.setdefault((meta["slot"], meta["tensor"], tensors[name].shape), []).append(name)
+        site = tensors[name].site
+        if site.slot in _OF_A_TENSOR:
+            found.setdefault((site.slot, site.tensor, tensors[name].shape), []).append(name)
     return found
 
 
@@ -345,13 +344,13 @@ _MADE_BY = {"param": "output", "param_grad": "grad_output"}
 def _computed(work: Work, modules: Mapping[str, str], candidate: bool) -> list[tuple[str, str]]:
     """Return free parameters of a side, each with where the other side computes it."""
     ours, theirs = work.tensors(candidate), work.tensors(not candidate)
-    sites = {_site_key(theirs[name].meta): name for name in work.free(not candidate)}
+    sites = {_site_key(theirs[name].site): name for name in work.free(not candidate)}
     found = []
     for name in work.free(candidate):
-        meta = ours[name].meta
+        site = ours[name].site
         slot, module = (
-            _MADE_BY.get(meta["slot"], ""),
-            f"{modules.get(meta['module'])}.parametrizations.{meta['tensor']}",
+            _MADE_BY.get(site.slot.value, ""),
+            f"{modules.get(site.module)}.parametrizations.{site.tensor}",
         )
         other = sites.get((slot, module, 0, 0))
         if other is not None and ours[name].shape == theirs[other].shape:
@@ -359,29 +358,29 @@ def _computed(work: Work, modules: Mapping[str, str], candidate: bool) -> list[t
     return found
 
 
-def _site_key(meta: Mapping[str, Any]) -> tuple[str, str, int, int]:
-    return meta["slot"], meta["module"], meta["call"], meta["nth"]
+def _site_key(site: Site) -> tuple[str, str, int, int]:
+    return site.slot, site.module, site.call, site.nth
 
 
-def _follower_key(meta: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    slot = meta["slot"]
+def _follower_key(tensor: TensorRef) -> tuple[Hashable, ...]:
+    site, slot = tensor.site, tensor.site.slot
     if slot in _OF_A_TENSOR:
-        return slot, meta["module"], meta["tensor"]
-    if meta.get("forward") is not None:
-        return slot, meta["forward"], meta["nth"]
-    return slot, meta["module"], meta["call"], meta["path"]
+        return slot, site.module, site.tensor
+    if tensor.trace.forward is not None:
+        return slot, tensor.trace.forward, site.nth
+    return slot, site.module, site.call, site.path
 
 
 def _partner_key(
-    meta: Mapping[str, Any], modules: Mapping[str, str], same: Paired, partner: Mapping[int, int]
+    tensor: TensorRef, modules: Mapping[str, str], same: Paired, partner: Mapping[int, int]
 ) -> tuple[Hashable, ...] | None:
     """Return the key the partner of a reference's tensor would have."""
-    slot = meta["slot"]
+    site, slot = tensor.site, tensor.site.slot
     if slot in _OF_A_TENSOR:
-        module = modules.get(meta["module"])
-        return None if module is None else (slot, module, meta["tensor"])
-    if meta.get("forward") is not None:
-        forward = partner.get(meta["forward"])
-        return None if forward is None else (slot, forward, meta["nth"])
-    call = same.get((meta["module"], meta["call"]))
-    return None if call is None else (slot, *call, meta["path"])
+        module = modules.get(site.module)
+        return None if module is None else (slot, module, site.tensor)
+    if tensor.trace.forward is not None:
+        forward = partner.get(tensor.trace.forward)
+        return None if forward is None else (slot, forward, site.nth)
+    call = same.get((site.module, site.call))
+    return None if call is None else (slot, *call, site.path)

@@ -54,15 +54,15 @@ class Work:
         """Return which recorded events are paired whole: order in the reference and in the candidate."""
         whole = (match for match in self.matches.values() if match.candidate in self.all_candidate)
         return {
-            self.all_reference[match.reference].meta["order"]: self.all_candidate[match.candidate].meta["order"]
+            self.all_reference[match.reference].trace.order: self.all_candidate[match.candidate].trace.order
             for match in whole
         }
 
     def hold_back(self, reference: Container[str], candidate: Container[str]) -> tuple[list[str], list[str]]:
         """Take what belongs to these modules out of what is free; return the names of both sides."""
         held = (
-            [name for name in self.reference if self.all_reference[name].meta["module"] in reference],
-            [name for name in self.candidate if self.all_candidate[name].meta["module"] in candidate],
+            [name for name in self.reference if self.all_reference[name].site.module in reference],
+            [name for name in self.candidate if self.all_candidate[name].site.module in candidate],
         )
         for free, names in zip((self.reference, self.candidate), held, strict=True):
             for name in names:

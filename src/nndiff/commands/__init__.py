@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import nndiff
 from nndiff.errors import NndiffError
-from nndiff.names import printable
+from nndiff.text import printable
 
 # What each command is for, so that only the one that was asked for need be imported.
 COMMANDS = {

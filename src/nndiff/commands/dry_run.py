@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from nndiff.names import printable
 from nndiff.planning import Plan
 from nndiff.reports.output import print_text
+from nndiff.text import printable
 
 
 def print_plans(plans: Sequence[Plan]) -> int:

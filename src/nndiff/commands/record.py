@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nndiff.errors import ModelError
-from nndiff.names import counted, plural, printable
+from nndiff.text import counted, plural, printable
 
 if TYPE_CHECKING:
     from nndiff.models import ModelSpec
@@ -197,7 +197,7 @@ def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
 
 def _slots(recording: Recording) -> str:
     """Return how many outputs and gradients there are."""
-    found = Counter(event.site.slot for event in recording.tensors)
+    found = Counter(event.site.slot.value for event in recording.tensors)
     said = [plural(found["output"], "output")]
     for slot, where in (("grad_output", "at outputs"), ("param_grad", "of parameters")):
         if found[slot]:

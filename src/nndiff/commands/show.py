@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from nndiff.commands.options import path
 from nndiff.commands.progress import ProgressBar
 from nndiff.errors import UsageError
-from nndiff.names import natural_key, plural, printable, selected
+from nndiff.names import natural_key, selected
 from nndiff.reports.output import print_text
 from nndiff.reports.sink import for_stdout
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
+from nndiff.text import plural, printable
 
 if TYPE_CHECKING:
     from nndiff.recording import Recording
@@ -115,7 +116,7 @@ def _check(path: str, recording: Recording | None) -> None:
 
 def _recorded(tensors: Sequence[TensorRef]) -> list[_Numbers | None]:
     """Return the statistics that were taken when the tensors were."""
-    held = [each.meta.get("stats") for each in tensors]
+    held = [each.trace.stats for each in tensors]
     return [_Numbers(each.mean, each.std, each.min, each.max, each.nonfinite) if each else None for each in held]
 
 
@@ -167,8 +168,10 @@ def _entry(tensor: TensorRef, numbers: _Numbers | None) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype.name}
     if tensor.missing:
         entry["missing"] = tensor.missing
-    if "slot" in tensor.meta:
-        entry |= {name: tensor.meta[name] for name in ("order", "module", "call", "slot", "keep", "digest")}
+    if tensor.recorded:
+        site, trace = tensor.site, tensor.trace
+        entry |= {"order": trace.order, "module": site.module, "call": site.call, "slot": site.slot.value}
+        entry |= {"keep": trace.keep, "digest": trace.digest}
     if numbers:
         entry["nonfinite"] = numbers.nonfinite
         entry |= {name: plain(getattr(numbers, name)) for name, _ in _STATISTICS}
@@ -188,7 +191,7 @@ def _summary(source: Source) -> Iterator[str]:
     side = source.side()
     yield f"{printable(source.label)}: {source.kind}, {plural(len(source.tensors), 'tensor')}"
     what = f"parameters  {side.elements:,} in all, {side.trainable:,} look trainable"
-    if any("slot" in each.meta for each in source.tensors.values()):  # of a run: activations are no parameters
+    if any(each.recorded for each in source.tensors.values()):  # of a run: activations are no parameters
         what = f"elements    {side.elements:,} in all"
     yield f"  {what}; {plural(side.nbytes, 'byte')}"
     if source.part:
@@ -242,7 +245,7 @@ def _remark(tensor: TensorRef, numbers: _Numbers | None) -> tuple[str, str]:
     """Return what is unusual about a tensor, and its colour: elements that are not there, or are no numbers."""
     if numbers and numbers.nonfinite:
         return f"{numbers.nonfinite:,} not finite", "red"
-    kept = tensor.meta.get("keep")
+    kept = tensor.trace.keep
     return (f"{kept} kept", "") if tensor.missing and kept else (tensor.missing or "", "red")
 
 

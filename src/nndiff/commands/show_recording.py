@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nndiff.names import counted, plural, printable
 from nndiff.recording import Recording
 from nndiff.recording.events import SLOTS
 from nndiff.reports.wording import size
+from nndiff.text import counted, plural, printable
 
 _LOSSES = {
     "given": "the loss function that was given",

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from nndiff.divergence import Run, State
 from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.lost import SIDES
-from nndiff.names import ancestors, first_few
+from nndiff.names import ancestors
 from nndiff.result import Finding
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
+from nndiff.text import first_few
 
 _SHOWN = 3
 
@@ -24,12 +25,12 @@ class Calls:
         self.tree = module_tree(meta)
         never = meta.get("never_called")
         self._never = frozenset(map(str, never)) if isinstance(never, list) else frozenset()
-        outputs = [tensor for tensor in tensors if tensor.meta["slot"] == "output"]
+        outputs = [tensor for tensor in tensors if tensor.site.slot == "output"]
         self.calls: dict[str, dict[int, int]] = {}  # by module: when each of its calls returned
         self.elements: Counter[str] = Counter()
         for tensor in outputs:
-            self.elements[tensor.meta["module"]] += tensor.count
-            self.calls.setdefault(tensor.meta["module"], {}).setdefault(tensor.meta["call"], tensor.meta["order"])
+            self.elements[tensor.site.module] += tensor.count
+            self.calls.setdefault(tensor.site.module, {}).setdefault(tensor.site.call, tensor.trace.order)
         owners = [name for name, module in self.tree.items() if has_weights(module)]
         self._inside = {outer for module in self.calls for outer in ancestors(module)}
         self.weighted = {each for name in owners for each in (name, *ancestors(name))}
@@ -79,7 +80,7 @@ _Until = tuple[float, float]
 
 def _until(first: SitePair | None) -> _Until:
     """Return when the runs part on either side: what is called after that may depend on what differs."""
-    return (math.inf, math.inf) if first is None else (first.reference.meta["order"], first.candidate.meta["order"])
+    return (math.inf, math.inf) if first is None else (first.reference.trace.order, first.candidate.trace.order)
 
 
 def _in_place(sides: _Sides, number: int, until: float, harmless: bool) -> Iterator[Finding]:
@@ -153,7 +154,7 @@ def _out_of_order(run: Run, sides: _Sides) -> Iterator[Finding]:
 
 def _is_plain(site: SitePair, sides: _Sides) -> bool:
     """Tell whether a layer has weights, nothing inside it that is called, and is called once on both sides."""
-    names = site.module, str(site.candidate.meta["module"])
+    names = site.module, str(site.candidate.site.module)
     both = list(zip(sides, names, strict=True))
     return all(name in side.weighted and side.times(name) == 1 and not side.holds(name) for side, name in both)
 
@@ -161,7 +162,7 @@ def _is_plain(site: SitePair, sides: _Sides) -> bool:
 def _by_partners(run: Run, sides: _Sides, until: float, harmless: bool) -> Iterator[Finding]:
     """Tell where one layer of a side stands in for several of the other, whatever they are called."""
     outputs = [site for site in run.sites if site.slot == "output" and not site.part]
-    early = [site for site in outputs if site.reference.meta["order"] <= until]
+    early = [site for site in outputs if site.reference.trace.order <= until]
     for number, side in enumerate(sides):
         other = sides[1 - number]
         shared = [name for name, each in _partners(early, number).items() if len(each) > 1 and name in side.weighted]
@@ -183,7 +184,7 @@ def _partners(outputs: Iterable[SitePair], number: int) -> dict[str, list[str]]:
     """Return the modules of the other side that each of a side was paired with."""
     found: dict[str, list[str]] = {}
     for site in outputs:
-        both = site.module, str(site.candidate.meta["module"])
+        both = site.module, str(site.candidate.site.module)
         known = found.setdefault(both[number], [])
         known += [both[1 - number]] if both[1 - number] not in known else []
     return found
@@ -198,10 +199,10 @@ def _same_around(name: str, one: Calls, other: Calls) -> bool:
 def _does_something(name: str, tensors: Mapping[int, TensorRef]) -> bool:
     """Tell whether a module returned anything else than it was given."""
     for tensor in tensors.values():
-        if tensor.meta["slot"] == "output" and tensor.meta["module"] == name:
-            links = tensor.meta.get("inputs", ())
+        if tensor.site.slot == "output" and tensor.site.module == name:
+            links = tensor.trace.inputs
             given = (tensors.get(link.event) for link in links if link.event is not None)
-            if tensor.meta.get("digest") not in {each.meta.get("digest") for each in given if each is not None}:
+            if tensor.trace.digest not in {each.trace.digest for each in given if each is not None}:
                 return True
     return False
 

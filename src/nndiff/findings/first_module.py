@@ -20,7 +20,7 @@ def first_module_findings(
     if first is None or first.part or first.slot not in ("output", "buffer"):
         return
     trees = module_tree(reference), module_tree(candidate)
-    here, there = trees[0].get(first.reference.meta["module"], {}), trees[1].get(first.candidate.meta["module"], {})
+    here, there = trees[0].get(first.reference.site.module, {}), trees[1].get(first.candidate.site.module, {})
     if here.get("class") != there.get("class"):
         yield from _classes(first, (here, there), trees)
         return
@@ -30,7 +30,7 @@ def first_module_findings(
         yield Finding(
             "attribute",
             (first.pair.name,),
-            f"{first.reference.meta.get('class') or here.get('class') or 'the module'} that diverges first has {told}",
+            f"{first.reference.site.cls or here.get('class') or 'the module'} that diverges first has {told}",
             "make them equal, then compare again",
             0.9 if set(changes) != {"training"} or heeds_mode(here) else 0.5,
         )
@@ -41,7 +41,7 @@ _Trees = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 def _classes(first: SitePair, modules: tuple[Module, Module], trees: _Trees) -> Iterator[Finding]:
     """Tell that one function stands in place of another; what is built of others may have any class."""
-    names = first.module, str(first.candidate.meta["module"])
+    names = first.module, str(first.candidate.site.module)
     built = any(is_inside(each, name) for name, tree in zip(names, trees, strict=True) for each in tree)
     own = all(str(module.get("type", "")).startswith("torch.nn.") for module in modules)
     if built or not all(modules) or not (own or not any(map(has_weights, modules))):

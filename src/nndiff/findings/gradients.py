@@ -8,10 +8,10 @@ from nndiff.divergence import Run
 from nndiff.endless import ENDLESS
 from nndiff.findings.tied import untied
 from nndiff.lost import SIDES, foremost, lost_in, lost_why
-from nndiff.names import plural
 from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Finding
 from nndiff.scaled import Factor, Reach, common_factor
+from nndiff.text import plural
 
 _LISTED = 10
 

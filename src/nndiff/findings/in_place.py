@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from nndiff.divergence import Run
 from nndiff.handed import holds, is_inside, links
 from nndiff.lost import SIDES
-from nndiff.names import first_few
 from nndiff.result import Finding
 from nndiff.shortcuts import sketch_of
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
+from nndiff.text import first_few
 
 _REPAIR = "keep it: use what is not in place there (relu, inplace=False), or clone() it first"
 _MOST_READ = 16  # places that are looked at for what was written
@@ -45,8 +45,8 @@ class _Write:
     @property
     def text(self) -> str:
         """Return what was written over, by whom and where."""
-        module = str(self.after.meta["module"])
-        by = f"by {module}" if self.after.meta["slot"] == "output" else f"before {module} takes it"
+        module = str(self.after.site.module)
+        by = f"by {module}" if self.after.site.slot == "output" else f"before {module} takes it"
         return f"{self.site.pair.name} is written over in place {by}, in the {SIDES[self.number]} alone"
 
 
@@ -75,7 +75,7 @@ def _writes(run: Run) -> Iterator[_Write]:
     """Yield what one side writes over and the other does not."""
     sides = _written(run.reference), _written(run.candidate)
     for site in run.sites:
-        orders = site.reference.meta["order"], site.candidate.meta["order"]
+        orders = site.reference.trace.order, site.candidate.trace.order
         for number in (0, 1):
             after = sides[number].get(orders[number])
             if after is not None and orders[1 - number] not in sides[1 - number]:
@@ -89,17 +89,17 @@ def _written(tensors: Mapping[int, TensorRef]) -> dict[int, TensorRef]:
     """
     found: dict[int, TensorRef] = {}
     for tensor in tensors.values():
-        before = tensors.get(tensor.meta.get("over", -1))
-        if before is not None and before.shape == tensor.shape and before.meta["digest"] != tensor.meta["digest"]:
-            found[before.meta["order"]] = tensor
+        before = None if tensor.trace.over is None else tensors.get(tensor.trace.over)
+        if before is not None and before.shape == tensor.shape and before.trace.digest != tensor.trace.digest:
+            found[before.trace.order] = tensor
     return found
 
 
 def _is_taken_in(tensor: TensorRef, output: TensorRef) -> bool:
     """Tell whether a tensor was taken while the module ran that returned an output."""
-    module, around = str(tensor.meta["module"]), str(output.meta["module"])
+    module, around = str(tensor.site.module), str(output.site.module)
     inside = module == around or is_inside(module, around)
-    return bool(inside and tensor.meta["order"] < output.meta["order"])
+    return bool(inside and tensor.trace.order < output.trace.order)
 
 
 def _taken(run: Run, write: _Write) -> str:
@@ -108,7 +108,7 @@ def _taken(run: Run, write: _Write) -> str:
         both = (site.reference, site.candidate)[:: -1 if write.number else 1]
         if site.slot == "output" and not site.passed:
             mine, other = ({link.event for link in links(each)} for each in both)
-            if write.after.meta["order"] in mine and write.kept.meta["order"] in other:
+            if write.after.trace.order in mine and write.kept.trace.order in other:
                 return f"{site.pair.name.partition(':')[0]} takes it after that"
     return ""
 
@@ -143,5 +143,5 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
 def _is_unseen(run: Run, first: SitePair) -> bool:
     """Tell whether the runs part in what a module does after its last call: nobody sees what that uses."""
     inner = [site for site in run.telling if site.slot == "output" and holds(first, site)]
-    order = first.reference.meta["order"]
-    return bool(inner) and all(site.passed for site in inner if site.reference.meta["order"] < order)
+    order = first.reference.trace.order
+    return bool(inner) and all(site.passed for site in inner if site.reference.trace.order < order)

@@ -85,7 +85,7 @@ def _worth_a_look(site: SitePair) -> bool:
 
 
 def _is_constant(site: SitePair) -> bool:
-    stats = site.reference.meta.get("stats")
+    stats = site.reference.trace.stats
     return bool(stats and not stats.nonfinite and stats.max - stats.min <= site.pair.atol)
 
 
@@ -93,7 +93,7 @@ def _data(tensor: TensorRef) -> TensorRef | None:
     """Return where the elements are: in the tensor, or in a sketch that holds all of them."""
     if not tensor.missing:
         return tensor
-    sketch = tensor.meta.get("sketch")
+    sketch = tensor.trace.sketch
     return sketch if isinstance(sketch, TensorRef) and sketch.count == tensor.count else None
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from nndiff.divergence import Run
 from nndiff.findings.modules import Meta
 from nndiff.lost import SIDES
-from nndiff.names import first_few, plural
 from nndiff.result import Finding
 from nndiff.tensors import TensorRef
+from nndiff.text import first_few, plural
 
 Settings = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def returned_findings(run: Run, reference: Meta, candidate: Meta) -> Iterator[Fi
 
 def _place(tensor: TensorRef) -> str:
     """Return the part of the model's output a tensor is in, as names have it: `output.past_key_values`."""
-    path = str(tensor.meta["path"])
+    path = str(tensor.site.path)
     return f"output.{path.partition('.')[0]}" if path else "output"
 
 

@@ -18,11 +18,12 @@ from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
 from nndiff.findings.weights import weight_findings
 from nndiff.held import Unequal
-from nndiff.names import ancestors, plural
+from nndiff.names import ancestors
 from nndiff.recorded import is_gradient, is_inner
 from nndiff.result import Finding, Pair
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.tensors import TensorRef
+from nndiff.text import plural
 from nndiff.verdict import Verdict
 
 
@@ -146,11 +147,11 @@ def _in_other_modes(run: Run, reference: Meta, candidate: Meta) -> list[str]:
     trees = module_tree(reference), module_tree(candidate)
     found: dict[str, None] = {}
     for site in run.sites:
-        here = trees[0].get(site.reference.meta["module"], {})
-        there = trees[1].get(site.candidate.meta["module"], {})
+        here = trees[0].get(site.reference.site.module, {})
+        there = trees[1].get(site.candidate.site.module, {})
         knows = any(word in str(here.get("class", "")).lower() for word in _MODE_DEPENDENT)
         if knows and there and here.get("training") != there.get("training"):
-            found[site.reference.meta["module"]] = None
+            found[site.reference.site.module] = None
     return list(found)
 
 
@@ -223,12 +224,12 @@ def _early(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
 
 def _first_weights(tensors: Mapping[int, TensorRef], weighted: Container[str]) -> int:
     """Return the order of the first output that weights had a part in, be it of a module with a partner or not."""
-    outputs = [tensor.meta for tensor in tensors.values() if tensor.meta["slot"] == "output"]
+    outputs = [tensor for tensor in tensors.values() if tensor.site.slot == "output"]
     made = (
-        int(meta["order"])
-        for meta in outputs
+        tensor.trace.order
+        for tensor in outputs
         # what the model itself holds, a token or an average, need not be used first
-        if any(module in weighted for module in (meta["module"], *ancestors(meta["module"])) if module)
+        if any(module in weighted for module in (tensor.site.module, *ancestors(tensor.site.module)) if module)
     )
     return min(made, default=-1)
 
@@ -236,7 +237,7 @@ def _first_weights(tensors: Mapping[int, TensorRef], weighted: Container[str]) -
 def _with_weights(run: Run, meta: Meta, number: int) -> set[str]:
     """Return the modules of a side that hold parameters; of those that are frozen only the modules themselves tell."""
     owned = (site for site in run.sites if site.slot in ("param", "param_grad"))
-    owners = {str((site.reference, site.candidate)[number].meta["module"]) for site in owned}
+    owners = {str((site.reference, site.candidate)[number].site.module) for site in owned}
     return owners | {name for name, module in module_tree(meta).items() if has_weights(module)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from nndiff.divergence import Run, attribute_changes
 from nndiff.findings.modules import Meta, module_tree
 from nndiff.judging import WITHOUT_EFFECT
-from nndiff.names import counted, first_few
+from nndiff.text import counted, first_few
 from nndiff.verdict import Verdict
 
 _NO_SETTINGS = ("name", "path", "label", "version", "training")  # in their names; of modes others tell
@@ -30,7 +30,7 @@ def _changes(run: Run, reference: Meta, candidate: Meta) -> Iterator[tuple[str, 
     trees = module_tree(reference), module_tree(candidate)
     apart = {site.module for site in run.sites if not site.passed}
     outputs = [site for site in run.sites if site.slot == "output" and not site.part]
-    for one, other in dict.fromkeys((site.module, str(site.candidate.meta["module"])) for site in outputs):
+    for one, other in dict.fromkeys((site.module, str(site.candidate.site.module)) for site in outputs):
         here, there = trees[0].get(one, {}), trees[1].get(other, {})
         if one not in apart and here.get("class") == there.get("class"):
             changes = attribute_changes(here, there)

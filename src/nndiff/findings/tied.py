@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.lost import SIDES, Left
-from nndiff.recording.events import Stats
 from nndiff.result import Finding
 from nndiff.sites import SitePair
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Stats, TensorRef
 
 _LARGEST = 1 << 24  # elements: several are held in memory
 _ALIKE = 1e-3
@@ -24,7 +23,7 @@ def untied(sites: Sequence[SitePair], left: Left) -> Iterator[tuple[Finding, fro
     """Yield where weights are tied on one side only, each with the names of the gradients that explains."""
     failing = [site for site in sites if site.slot == "param_grad" and not site.passed]
     for number, tensors in enumerate(left):
-        alone = [each for each in tensors if each.meta["slot"] == "param_grad"][:_MOST]
+        alone = [each for each in tensors if each.site.slot == "param_grad"][:_MOST]
         for site in failing:
             parts = [each for each in alone if each.shape == site.reference.shape]
             for some in (*([each] for each in parts), parts if len(parts) > 1 else []):
@@ -47,7 +46,7 @@ def _adds_up(site: SitePair, parts: Sequence[TensorRef], number: int) -> bool:
 def _may_add_up(apart: TensorRef, whole: TensorRef, parts: Sequence[TensorRef]) -> bool:
     """Tell whether the sums of all elements add up, where statistics were taken: that needs no reading."""
     tensors = whole, apart, *parts
-    stats: list[Stats] = [each.meta["stats"] for each in tensors if each.meta.get("stats")]
+    stats: list[Stats] = [each.trace.stats for each in tensors if each.trace.stats]
     if len(stats) < len(tensors):
         return True
     total, *others = [each.mean * each.count for each in stats]

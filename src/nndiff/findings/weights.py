@@ -8,9 +8,9 @@ from nndiff.divergence import Run, State
 from nndiff.findings.modules import Meta
 from nndiff.held import Held, Unequal, compare_held, held_by, may_be_turned
 from nndiff.lost import SIDES
-from nndiff.names import first_few, plural
 from nndiff.result import Finding
 from nndiff.sites import SitePair
+from nndiff.text import first_few, plural
 
 
 def weights_of(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Unequal | None:
@@ -19,10 +19,10 @@ def weights_of(run: Run, first: SitePair | None, reference: Meta, candidate: Met
         return None
     # what returns the same, or is never called, is not why the module around it does not
     idle = {site.module for site in run.sites if site.slot == "output" and site.passed} | _never_called(reference)
-    modules = first.module, str(first.candidate.meta["module"])
+    modules = first.module, str(first.candidate.site.module)
     held = held_by(reference)
     found = compare_held((held, held_by(candidate)), modules, idle)
-    if first.reference.meta.get("class") != first.candidate.meta.get("class"):
+    if first.reference.site.cls != first.candidate.site.cls:
         found = _of_other_classes(found, held)
     return found if found.common else None
 

@@ -9,9 +9,10 @@ import torch
 
 from nndiff.errors import ModelError
 from nndiff.models.inputs import tensor_of
-from nndiff.names import listed, natural_key, plural, strip_wrappers
+from nndiff.names import natural_key, strip_wrappers
 from nndiff.sources import open_source
 from nndiff.tensors import TensorRef
+from nndiff.text import listed, plural
 
 
 def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False) -> list[str]:

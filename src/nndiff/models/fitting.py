@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nndiff.names import first_few, printable
+from nndiff.text import first_few, printable
 
 # What scripts save beside the inputs, of which no model takes any; where it takes anything, these are still no inputs.
 _SETTINGS = frozenset(("seed", "batch_size", "seq_len", "sample_rate", "sampling_rate", "sr", "step", "epoch"))

@@ -15,7 +15,7 @@ import torch
 from nndiff.errors import ModelError
 from nndiff.models.spec import ModelSpec, Wishes
 from nndiff.models.user_code import user_code
-from nndiff.names import listed, plural
+from nndiff.text import listed, plural
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
 

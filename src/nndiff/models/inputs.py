@@ -12,14 +12,13 @@ import torch
 
 from nndiff.errors import ModelError, UsageError
 from nndiff.models.fitting import fitted
-from nndiff.names import first_few, printable
 from nndiff.recording.call import Inputs
 from nndiff.recording.folder import is_recording
 from nndiff.recording.torch_tensors import from_raw
 from nndiff.sources import open_source
 from nndiff.sources.saved_outputs import file_of_inputs, is_saved_outputs
-from nndiff.sources.torch_file import PLAIN
 from nndiff.tensors import TensorRef
+from nndiff.text import first_few, printable
 
 _FORM = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?::(?P<low>[^.]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
 _WHOLE = re.compile(r"[A-Za-z_]\w*=")
@@ -131,7 +130,7 @@ def load(path: str, model: torch.nn.Module) -> Loaded:
 
 def _value(ref: TensorRef) -> Any:
     """Return a stored value as it was saved: a number as a number."""
-    return ref.numpy().item() if ref.meta.get(PLAIN) else tensor_of(ref)
+    return ref.numpy().item() if ref.scalar else tensor_of(ref)
 
 
 def tensor_of(ref: TensorRef) -> torch.Tensor:
@@ -139,7 +138,7 @@ def tensor_of(ref: TensorRef) -> torch.Tensor:
     if ref.missing:
         raise ModelError(f"input {ref.name!r} cannot be fed: {ref.missing}")
     tensor = from_raw(ref.read(0, ref.count), ref.dtype.name, ref.shape)
-    return tensor.requires_grad_() if ref.meta.get("requires_grad") is True else tensor
+    return tensor.requires_grad_() if ref.trace.requires_grad else tensor
 
 
 def _with_tensors(value: Any) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nndiff.recording.arrays import raw_value
-from nndiff.recording.events import Link, Phase, Site, TensorEvent
+from nndiff.recording.events import TensorEvent
 from nndiff.recording.keep import Keep
 from nndiff.recording.measure import Raw, measure
+from nndiff.tensors import Link, Phase, Site
 
 
 class Digests:

@@ -10,10 +10,10 @@ import numpy as np
 from nndiff.dtypes import DType
 from nndiff.errors import DamagedError
 from nndiff.files import Window
-from nndiff.names import printable
 from nndiff.recording.hashes import PART
 from nndiff.recording.measure import hashes_of, head
 from nndiff.tensors import Data, FileData, LateData, Shape
+from nndiff.text import printable
 
 _STEP = 16 * PART  # bytes that are read at once: some memory, whatever the tensor's size
 

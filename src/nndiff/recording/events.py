@@ -3,86 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from nndiff.tensors import Shape
-
-Phase = Literal["forward", "backward", "recompute"]
-
-ROOT = "(model)"
+from nndiff.tensors import Link, Phase, Shape, Site, Slot, Stats
 
 # What slots stand for.
 SLOTS = {
-    "model_input": "what the model was fed, always kept in full",
-    "input": "what a module was called with, taken before it ran",
-    "output": "what a module returned",
-    "grad_output": "the gradient of the loss at a module's output",
-    "grad_input": "the gradient of the loss at what a module was given; other writers than nndiff record have it",
-    "loss": "the loss",
-    "param": "a parameter before the run",
-    "param_grad": "the gradient of a parameter after the backward pass",
-    "model_input_grad": "the gradient of an input that asks for one",
-    "buffer": "a buffer after the run, where the run changed it",
-    "buffer_before": "the same buffer before the run",
-    "recompute": "an output made again during the backward pass (activation checkpointing)",
+    Slot.MODEL_INPUT: "what the model was fed, always kept in full",
+    Slot.INPUT: "what a module was called with, taken before it ran",
+    Slot.OUTPUT: "what a module returned",
+    Slot.GRAD_OUTPUT: "the gradient of the loss at a module's output",
+    Slot.GRAD_INPUT: "the gradient of the loss at what a module was given; other writers than nndiff record have it",
+    Slot.LOSS: "the loss",
+    Slot.PARAM: "a parameter before the run",
+    Slot.PARAM_GRAD: "the gradient of a parameter after the backward pass",
+    Slot.MODEL_INPUT_GRAD: "the gradient of an input that asks for one",
+    Slot.BUFFER: "a buffer after the run, where the run changed it",
+    Slot.BUFFER_BEFORE: "the same buffer before the run",
+    Slot.RECOMPUTE: "an output made again during the backward pass (activation checkpointing)",
 }
-
-
-_MEANT_OTHERWISE = str.maketrans({"%": "%25", ":": "%3A", "@": "%40"})
-
-
-def _readable_in_one_way(owner: str) -> str:
-    """Return a path without what has a meaning in names: a module may be called `relu@2`, or as the model is."""
-    if owner.isidentifier() or not ("%" in owner or ":" in owner or "@" in owner or owner == ROOT):
-        return owner
-    return owner.translate(_MEANT_OTHERWISE) if owner != ROOT else ROOT.replace("(", "%28")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Say where a tensor was taken."""
-
-    module: str  # path of the module, "" for the model itself
-    slot: str
-    call: int = 0
-    path: str = ""  # place inside a tuple, list, dict or dataclass, joined by dots
-    tensor: str = ""  # name of the parameter or buffer in its module
-    cls: str = ""  # class of the module
-    nth: int = 0  # which time, where one site is reached more than once
-
-    @property
-    def name(self) -> str:
-        """Return the name its tensor goes by: `encoder.layers.0.ffn@2:output.0`."""
-        owner = f"{self.module}.{self.tensor}" if self.module and self.tensor else self.module or self.tensor
-        owner = _readable_in_one_way(owner) if owner else ROOT
-        call = f"@{self.call}" if self.call else ""
-        path = f".{self.path}" if self.path else ""
-        return f"{owner}{call}:{self.slot}{path}" + (f"#{self.nth}" if self.nth else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Describe one tensor in float64; mean to l2 over the finite elements, complex ones by modulus."""
-
-    count: int
-    nonfinite: int
-    mean: float
-    std: float  # population
-    min: float
-    max: float
-    abs_max: float
-    l2: float
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Say what one input of a call is: an earlier event, a plain value, or nothing that was recorded."""
-
-    path: str
-    how: str  # same, view, equal, own, value, none
-    event: int | None = None
-    value: Any = None
-    type: str = ""
 
 
 # same: the very tensor of an earlier event; view: another view of its memory, unchanged since; equal: other

@@ -11,7 +11,8 @@ import re
 from typing import Any, cast
 
 from nndiff.errors import SourceError
-from nndiff.recording.events import LINKS, CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
+from nndiff.recording.events import LINKS, CallEvent, Event, TensorEvent, ValueEvent
+from nndiff.tensors import Link, Phase, Site, Slot, Stats
 
 FORMAT = "nndiff.recording"
 VERSION = 2
@@ -197,13 +198,20 @@ class Fields:
 def _read_site(fields: Fields) -> Site:
     return Site(
         module=fields.text("module"),
-        slot=fields.text("slot"),
+        slot=_read_slot(fields),
         call=fields.whole("call", 0),
         path=fields.text("path", ""),
         tensor=fields.text("tensor", ""),
         cls=fields.text("class", ""),
         nth=fields.whole("nth", 0),
     )
+
+
+def _read_slot(fields: Fields) -> Slot:
+    try:
+        return Slot(fields.text("slot"))
+    except ValueError:
+        raise fields.trouble("slot", "a slot of docs/recording-format.md") from None
 
 
 def _phase(fields: Fields) -> Phase:

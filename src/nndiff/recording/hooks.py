@@ -11,7 +11,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from nndiff.recording.attach import Attachment
-from nndiff.recording.events import Link, Phase, Site, TensorEvent
+from nndiff.recording.events import TensorEvent
 from nndiff.recording.keep import lower
 from nndiff.recording.lineage import Lineage
 from nndiff.recording.measure import Raw
@@ -21,6 +21,7 @@ from nndiff.recording.sink import Sink
 from nndiff.recording.torch_tensors import is_tensor, raw_tensor
 from nndiff.recording.under_way import Frame, UnderWay
 from nndiff.recording.values import describe, flatten
+from nndiff.tensors import Link, Phase, Site, Slot
 
 _HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called
 
@@ -139,7 +140,7 @@ class Recorder:
         links = []
         for path, leaf in flatten(given, is_tensor) if given else ():
             if is_tensor(leaf):
-                links.append(self._link(Site(frame.name, "input", frame.call, path, "", cls), leaf))
+                links.append(self._link(Site(frame.name, Slot.INPUT, frame.call, path, "", cls), leaf))
             else:
                 kind, value, note = describe(leaf)
                 links.append(Link(path, "value", None, value if value is not None else note or None, kind))
@@ -178,7 +179,7 @@ class Recorder:
     def _outputs(self, frame: Frame, output: Any) -> tuple[int, ...]:
         orders = []
         for path, leaf in flatten(output, is_tensor, objects=True):
-            site = Site(frame.name, "output", frame.call, path, "", type(frame.module).__name__)
+            site = Site(frame.name, Slot.OUTPUT, frame.call, path, "", type(frame.module).__name__)
             if not is_tensor(leaf):
                 orders.append(self._sink.value(site, leaf))
                 continue
@@ -194,7 +195,7 @@ class Recorder:
         for path, leaf in flatten(output, is_tensor, objects=True):
             if not is_tensor(leaf):
                 continue
-            wanted = Site(frame.name, "recompute", 0, path, "", type(frame.module).__name__)
+            wanted = Site(frame.name, Slot.RECOMPUTE, 0, path, "", type(frame.module).__name__)
             event = self._recomputed.record(self, wanted, leaf)
             if event is not None and event.order not in self._listening and not self._fired[event.order]:
                 self._listen(leaf, event)
@@ -217,7 +218,7 @@ class Recorder:
         self._fired[event.order] += 1
         self._listening.pop(event.order, None)
         at = event.site
-        site = Site(at.module, "grad_output", at.call, at.path, "", at.cls, nth)
+        site = Site(at.module, Slot.GRAD_OUTPUT, at.call, at.path, "", at.cls, nth)
         self.tensor(site, grad, forward=event.order, phase="backward")
 
 

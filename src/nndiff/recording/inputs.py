@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.errors import SourceError
-from nndiff.names import printable
 from nndiff.recording.values import escape, steps
 from nndiff.tensors import TensorRef
+from nndiff.text import printable
 
 _DEEPEST = 24
 _DAMAGED = "the structure of its inputs is damaged"
@@ -87,7 +87,7 @@ def _tensor(where: str, node: dict[str, Any], tensors: Mapping[int, TensorRef]) 
         raise SourceError(where, _DAMAGED)
     if asks and found.dtype.kind not in ("float", "complex"):
         raise SourceError(where, f"{_DAMAGED}: no gradient can be asked for of {found.dtype.name}")
-    return replace(found, meta={**found.meta, "requires_grad": True}) if asks else found
+    return replace(found, trace=replace(found.trace, requires_grad=True)) if asks else found
 
 
 def _rebuild(where: str, node: Any, tensors: Mapping[int, TensorRef], depth: int) -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nndiff.errors import SourceError
-from nndiff.names import plural
 from nndiff.recording.format import MANIFEST, SHARD
 from nndiff.sources.source import shown
+from nndiff.text import plural
 
 
 def check_manifest(folder: Path, manifest: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from nndiff.recording.events import ROOT
 from nndiff.recording.selection import Selection, selection_notes
 from nndiff.recording.state import is_training
+from nndiff.tensors import MODEL
 
 # nn.TransformerEncoderLayer looks for hooks on itself and its children and leaves its fused path if there are
 # any: such layers are heard from outside, by a hook of the whole process, so that they run as they would alone.
@@ -28,7 +28,7 @@ class Plan:
     @property
     def names(self) -> list[str]:
         """Return the names of all modules that are listened to."""
-        return [name or ROOT for name, _ in (*self.hooked, *self.outside, *self.replaced)]
+        return [name or MODEL for name, _ in (*self.hooked, *self.outside, *self.replaced)]
 
 
 _IN_PLACE = "compiled in place"
@@ -47,15 +47,15 @@ def make_plan(model: torch.nn.Module, selection: Selection, backward: bool) -> P
     kinds: dict[str, list[str]] = {}
     walked: list[str] = []
     for name, module, sealed in _walk(model, backward):
-        walked.append(name or ROOT)
+        walked.append(name or MODEL)
         if not selection.wants(name, module):
             continue
         found = {"fused": plan.outside, _IN_PLACE: plan.replaced}.get(sealed, plan.hooked)
         found.append((name, module))
         if sealed:
-            kinds.setdefault(_SEALS[sealed], []).append(name or ROOT)
+            kinds.setdefault(_SEALS[sealed], []).append(name or MODEL)
         elif any(_is_compiled(each) for each in vars(module).values()):
-            kinds.setdefault(_CALLS_COMPILED, []).append(name or ROOT)
+            kinds.setdefault(_CALLS_COMPILED, []).append(name or MODEL)
     plan.notes += [_note(names, what) for what, names in kinds.items()]
     plan.notes += selection_notes(model, selection, walked, plan.names)
     return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from nndiff.dtypes import DTYPES
 from nndiff.errors import DamagedError, SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
 from nndiff.held import fingerprints
-from nndiff.names import counted, plural, printable
 from nndiff.recorded import GRADIENTS
 from nndiff.recording.checked import Checker, Claim
 from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
@@ -30,7 +29,8 @@ from nndiff.recording.shards import entry, stored_as
 from nndiff.recording.values import EMPTY
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
-from nndiff.tensors import Data, FileData, MemoryData, NoData, TensorRef, settled
+from nndiff.tensors import Data, FileData, MemoryData, NoData, Slot, TensorRef, Trace, settled
+from nndiff.text import counted, plural, printable
 
 _MANIFEST_LIMIT = 64 << 20
 _MOST_EVENTS = 5_000_000
@@ -70,7 +70,7 @@ class Recording:
 
     def inputs(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments and keyword arguments the model was called with, tensors as TensorRef."""
-        refs = {ref.meta["order"]: ref for ref in self.source().tensors.values() if ref.meta["slot"] == "model_input"}
+        refs = {ref.trace.order: ref for ref in self.source().tensors.values() if ref.site.slot == "model_input"}
         spec = self.meta.get("inputs")
         if not self.complete and (spec is None or not refs.keys() >= set(events_of(spec))):
             raise SourceError(
@@ -101,7 +101,7 @@ class Recording:
         """Read all elements; raise where some, or events, are no longer what was recorded."""
         if self.damaged:
             raise DamagedError(self.path, f"is {'; '.join(self.notes)}; copy or record it again")
-        held = [(name, ref.meta.get("sketch", ref)) for name, ref in self.source().tensors.items()]
+        held = [(name, ref.trace.sketch or ref) for name, ref in self.source().tensors.items()]
         damaged = [name for name, ref in held if not _is_sound(ref)]
         if damaged:
             raise DamagedError(
@@ -120,17 +120,14 @@ class Recording:
         shards = _open_shards(Path(self.path), {event.shard for event in self.tensors if event.shard})
         calls = {order: call for call in self.calls for order in call.outputs}
         checker = Checker(self.path)
-        refs = [_ref(checker, event, shards, calls.get(event.order)) for event in self.tensors]
-        held = fingerprints(self.meta)
-        for each in refs:
-            if each.meta["slot"] == "output" and each.meta["module"] in held:
-                each.meta["held"] = held[each.meta["module"]]
+        weights = fingerprints(self.meta)
+        refs = [_ref(checker, event, shards, calls.get(event.order), weights) for event in self.tensors]
         plain = {event.site.name: ref for event in self.values if (ref := _value_ref(event, calls.get(event.order)))}
         tensors = {**{ref.name: ref for ref in refs}, **plain}
         return Source(
             label=self.path,
             kind="recording",
-            tensors=dict(sorted(tensors.items(), key=lambda item: item[1].meta["order"])),
+            tensors=dict(sorted(tensors.items(), key=lambda item: item[1].trace.order)),
             others={event.site.name: event.type for event in self.values if event.site.name not in plain},
             notes=(*self.notes, *self.warnings),
             meta={"backward": self._went_backward, **self.meta, **_not_recorded(self.values, plain)},
@@ -284,16 +281,21 @@ def _open_shards(folder: Path, names: set[str]) -> _Shards:
     return shards
 
 
-def _ref(checker: Checker, event: TensorEvent, shards: _Shards, call: CallEvent | None) -> TensorRef:
+_Weights = Mapping[str, tuple[str, ...]]  # digests of what each module holds itself
+
+
+def _ref(checker: Checker, event: TensorEvent, shards: _Shards, call: CallEvent | None, weights: _Weights) -> TensorRef:
     path, name, dtype = checker.recording, event.site.name, DTYPES[event.dtype]
     data: Data = NoData(f"the recording keeps its {event.keep} alone")
-    meta = _meta(event, call)
+    trace = _trace(event, call)
+    if event.site.slot is Slot.OUTPUT:
+        trace = replace(trace, weights=weights.get(event.site.module, ()))
     if event.keep == "full":
         window = _stored(path, event, event.key, event.shape, shards)
         data = checker.data(window, Claim(name, event.shard or "", event.shape, dtype, event.digest))
     elif event.keep == "sketch":
-        meta["sketch"] = _sketch(checker, event, shards)
-    return TensorRef(name, event.shape, dtype, data, (path, event.digest), meta)
+        trace = replace(trace, sketch=_sketch(checker, event, shards))
+    return TensorRef(name, event.shape, dtype, data, (path, event.digest), event.site, trace)
 
 
 def _sketch(checker: Checker, event: TensorEvent, shards: _Shards) -> TensorRef:
@@ -338,7 +340,7 @@ def _value_ref(event: ValueEvent, call: CallEvent | None) -> TensorRef | None:
         return None
     dtype = DTYPES[kind]
     data = MemoryData(raw.astype(dtype.storage).reshape(raw.shape))
-    return TensorRef(event.site.name, raw.shape, dtype, data, None, _meta(event, call))
+    return TensorRef(event.site.name, raw.shape, dtype, data, None, event.site, _trace(event, call))
 
 
 def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ...], shards: _Shards) -> Window:
@@ -354,27 +356,20 @@ def _stored(path: str, event: TensorEvent, key: str | None, shape: tuple[int, ..
     return found.data.window
 
 
-_OF_TENSORS = ("keep", "digest", "stats", "same", "forward", "over")
-
-
-def _meta(event: TensorEvent | ValueEvent, call: CallEvent | None) -> dict[str, Any]:
-    site = event.site
-    kept = (
-        {name: getattr(event, name) for name in _OF_TENSORS}
-        if isinstance(event, TensorEvent)
-        else {**dict.fromkeys(_OF_TENSORS), "keep": "full"}
+def _trace(event: TensorEvent | ValueEvent, call: CallEvent | None) -> Trace:
+    """Return what the events know of a tensor beside its elements."""
+    inputs, parent = (call.inputs, call.parent) if call else ((), None)
+    if isinstance(event, ValueEvent):
+        return Trace(event.order, event.phase, keep="full", inputs=inputs, parent=parent)
+    return Trace(
+        event.order,
+        event.phase,
+        keep=event.keep,
+        digest=event.digest,
+        stats=event.stats,
+        same=event.same,
+        forward=event.forward,
+        over=event.over,
+        inputs=inputs,
+        parent=parent,
     )
-    return {
-        "order": event.order,
-        "module": site.module,
-        "call": site.call,
-        "slot": site.slot,
-        "path": site.path,
-        "tensor": site.tensor,
-        "class": site.cls,
-        "nth": site.nth,
-        "phase": event.phase,
-        **kept,
-        "inputs": call.inputs if call else (),
-        "parent": call.parent if call else None,
-    }

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import torch
 
-from nndiff.recording.events import Phase, Site, TensorEvent
+from nndiff.recording.events import TensorEvent
+from nndiff.tensors import Phase, Site
 
 
 class _Records(Protocol):

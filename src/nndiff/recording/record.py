@@ -12,13 +12,11 @@ from typing import Any, Literal
 import torch
 
 from nndiff.errors import ModelError, SourceError, UsageError
-from nndiff.names import counted, plural
 from nndiff.recording import describe
 from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
-from nndiff.recording.events import ROOT
 from nndiff.recording.folder import BEFORE, LEFT
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
@@ -29,6 +27,8 @@ from nndiff.recording.selection import Selection, keep_notes
 from nndiff.recording.state import Mode, State, in_mode, mode_of
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
+from nndiff.tensors import MODEL
+from nndiff.text import counted, plural
 
 _MANY = 1000
 
@@ -177,7 +177,7 @@ def _run_all(
 def _about_dropout(dropping: Sequence[str]) -> Iterator[str]:
     if dropping:
         yield (
-            f"train mode with dropout at work in {counted([name or ROOT for name in dropping], 'module')}: a "
+            f"train mode with dropout at work in {counted([name or MODEL for name in dropping], 'module')}: a "
             "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
             "off) or in eval mode"
         )

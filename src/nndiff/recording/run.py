@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from nndiff.names import counted
 from nndiff.recording.call import Inputs
 from nndiff.recording.determinism import RandomState, seed_everything
-from nndiff.recording.events import Site, TensorEvent
+from nndiff.recording.events import TensorEvent
 from nndiff.recording.hooks import Recorder
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.losses import loss_of, reaches_nothing
@@ -21,6 +20,8 @@ from nndiff.recording.plan import Plan
 from nndiff.recording.sink import Sink
 from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import is_tensor
+from nndiff.tensors import Site, Slot
+from nndiff.text import counted
 from nndiff.weight_norm import fits, made_of
 
 _MANY = 1000  # names kept of a list that may be long
@@ -69,7 +70,7 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
         if wanted.backward:
             loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
             facts.meta |= _origin(wanted.loss)
-            recorder.tensor(Site("", "loss"), loss)
+            recorder.tensor(Site("", Slot.LOSS), loss)
             facts.warnings += _about_loss(loss, wanted)
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
@@ -97,7 +98,7 @@ def _about_loss(loss: torch.Tensor, wanted: Wanted) -> list[str]:
 
 def _keep_input(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
     def keep(path: str, tensor: torch.Tensor) -> int:
-        event = recorder.tensor(Site("", "model_input", path=path), tensor, keep="full")
+        event = recorder.tensor(Site("", Slot.MODEL_INPUT, path=path), tensor, keep="full")
         return event.order if isinstance(event, TensorEvent) else event
 
     return keep
@@ -107,14 +108,14 @@ def _parameters(recorder: Recorder, model: torch.nn.Module, known: Container[str
     """Record the parameters that are not known yet and return their names; lazy ones come to be in a forward pass."""
     found = [(name, each) for name, each in model.named_parameters() if name not in known and not is_lazy(each)]
     for name, parameter in found:
-        recorder.tensor(_site(name, "param"), parameter)
+        recorder.tensor(_site(name, Slot.PARAM), parameter)
     return {name for name, _ in found}
 
 
 def _buffers(recorder: Recorder, model: torch.nn.Module) -> None:
     for name, buffer in model.named_buffers():
         if not is_lazy(buffer):
-            recorder.tensor(_site(name, "buffer_before"), buffer)
+            recorder.tensor(_site(name, Slot.BUFFER_BEFORE), buffer)
 
 
 def _normed(recorder: Recorder, model: torch.nn.Module) -> None:
@@ -131,10 +132,10 @@ def _normed(recorder: Recorder, model: torch.nn.Module) -> None:
         shapes = [tuple(parameter.shape) for _, parameter in both]
         if len(shapes) == len("gv") and shapes[0] != shapes[1] and fits(*shapes):
             for name, parameter in both:
-                recorder.tensor(_site(name, "param"), parameter)
+                recorder.tensor(_site(name, Slot.PARAM), parameter)
 
 
-def _site(name: str, slot: str) -> Site:
+def _site(name: str, slot: Slot) -> Site:
     module, _, tensor = name.rpartition(".")
     return Site(module, slot, tensor=tensor)
 
@@ -143,7 +144,7 @@ def _after(recorder: Recorder, model: torch.nn.Module, fed: Inputs, wanted: Want
     """Record what is only there once the run is over: gradients of parameters and inputs, changed buffers."""
     if wanted.backward:
         for name, parameter in model.named_parameters():
-            site = _site(name, "param_grad")
+            site = _site(name, Slot.PARAM_GRAD)
             if parameter.grad is not None:
                 recorder.tensor(site, parameter.grad, phase="backward")
             elif parameter.requires_grad:
@@ -151,8 +152,8 @@ def _after(recorder: Recorder, model: torch.nn.Module, fed: Inputs, wanted: Want
         describe_inputs(fed.args, fed.kwargs, _input_gradient(recorder), is_tensor)
     for module, name, before, now in state.changed_buffers():
         if before is not None and not wanted.params:
-            recorder.tensor(Site(module, "buffer_before", tensor=name), before)
-        recorder.tensor(Site(module, "buffer", tensor=name), now)
+            recorder.tensor(Site(module, Slot.BUFFER_BEFORE, tensor=name), before)
+        recorder.tensor(Site(module, Slot.BUFFER, tensor=name), now)
     changed = state.changed_parameters()
     if changed:
         facts.meta["changed_parameters"] = changed[:_MANY]
@@ -162,7 +163,7 @@ def _after(recorder: Recorder, model: torch.nn.Module, fed: Inputs, wanted: Want
 def _input_gradient(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
     def keep(path: str, tensor: torch.Tensor) -> int:
         if tensor.is_leaf and tensor.grad is not None:
-            recorder.tensor(Site("", "model_input_grad", path=path), tensor.grad, phase="backward")
+            recorder.tensor(Site("", Slot.MODEL_INPUT_GRAD, path=path), tensor.grad, phase="backward")
         return 0
 
     return keep

@@ -10,8 +10,8 @@ import torch
 
 from nndiff.errors import UsageError
 from nndiff.names import matches_any, selected
-from nndiff.recording.events import ROOT
 from nndiff.recording.keep import Keep
+from nndiff.tensors import MODEL
 
 _SHOWN = 8  # names of a model's parts, where none is close to what was given
 
@@ -32,7 +32,7 @@ class Selection:
     def wants(self, name: str, module: torch.nn.Module) -> bool:
         """Tell whether a module is to be recorded; the model itself is, unless it is excluded by name."""
         if not name:
-            return selected(ROOT, (), self.exclude)
+            return selected(MODEL, (), self.exclude)
         if self.depth is not None and name.count(".") + 1 > self.depth:
             return False
         if self.leaves and next(module.children(), None) is not None:
@@ -82,7 +82,7 @@ def _missed(option: str, pattern: str, walked: Sequence[str], hidden: set[str]) 
 
 def _near(pattern: str, names: Sequence[str]) -> str:
     """Return names that may have been meant, else what the model consists of."""
-    inside = [name for name in names if name != ROOT]
+    inside = [name for name in names if name != MODEL]
     close = get_close_matches(pattern.rstrip("*."), inside, 3)
     if close:
         return f" (did you mean {' or '.join(close)}?)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from nndiff.recording.events import Link, Phase, Site, TensorEvent
+from nndiff.recording.events import TensorEvent
 from nndiff.recording.keep import Keep
+from nndiff.tensors import Link, Phase, Site
 
 
 class Sink(Protocol):

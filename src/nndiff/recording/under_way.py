@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nndiff.recording.events import Link, Phase
+from nndiff.tensors import Link, Phase
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any
 from nndiff.errors import SourceError, UsageError
 from nndiff.recording import folder as folders
 from nndiff.recording.arrays import is_array, is_array_or_numbers, raw_array, raw_numbers, raw_value
-from nndiff.recording.events import SLOTS, CallEvent, Event, Link, Phase, Site, Stats, TensorEvent, ValueEvent
+from nndiff.recording.events import SLOTS, CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.recording.format import (
     EVENTS,
     FORMAT,
@@ -33,6 +33,7 @@ from nndiff.recording.pace import Pace
 from nndiff.recording.shards import append_whole, write_whole
 from nndiff.recording.store import Store
 from nndiff.recording.values import describe, flatten
+from nndiff.tensors import Link, Phase, Site, Slot, Stats
 
 SHARD_BYTES = 64 << 20  # the most; the first ones are smaller
 _PENDING = 512  # events held back at most where no shard is open
@@ -116,13 +117,13 @@ class Writer:
         if slot not in SLOTS:
             raise UsageError(_no_slot(slot))
         if call is None:
-            counter = Site(module, slot, 0, path, tensor).name
+            counter = Site(module, Slot(slot), 0, path, tensor).name
             call = self._calls.get(counter, 0)
             self._calls[counter] = call + 1
         orders = []
         for step, leaf in flatten(value, is_array_or_numbers):
             at = ".".join(part for part in (path, step) if part)
-            site = Site(module, slot, call, at, tensor, cls)
+            site = Site(module, Slot(slot), call, at, tensor, cls)
             if is_array_or_numbers(leaf):
                 raw = raw_array(leaf, dtype) if is_array(leaf) else raw_numbers(site.name, leaf, dtype)
                 orders.append(self.tensor(site, lambda raw=raw: raw, phase=phase).order)  # type: ignore[misc]

@@ -12,10 +12,10 @@ import dataclasses
 import io
 from collections.abc import Iterator
 
-from nndiff.names import printable
 from nndiff.reports import ReportOptions
 from nndiff.result import Comparison, Leftover, Pair
 from nndiff.stats.metrics import Metrics
+from nndiff.text import printable
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # the envelope serves judging again, which is done from JSON

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 
-from nndiff.names import printable
 from nndiff.reports import wording
+from nndiff.text import printable
 from nndiff.verdict import Outcome, Verdict
 
 TABLE_END = "</tbody></table></div>"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from nndiff.names import printable
 from nndiff.reports import ReportOptions, nothing, wording
 from nndiff.result import Comparison, Leftover, Pair
+from nndiff.text import printable
 from nndiff.verdict import Outcome, Verdict
 
 

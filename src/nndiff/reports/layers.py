@@ -10,9 +10,10 @@ from functools import cached_property
 
 from nndiff.names import natural_key
 from nndiff.recorded import GRADIENTS
-from nndiff.recording.events import ROOT, SLOTS
+from nndiff.recording.events import SLOTS
 from nndiff.reports import wording
 from nndiff.result import Comparison, Leftover, Pair, Side, Unread
+from nndiff.tensors import MODEL
 
 _LAYER_SLOTS = ("output", "grad_output")
 _MODEL_SLOTS = ("model_input", "output", "loss")
@@ -25,7 +26,7 @@ _UNITS = {
     "buffer_before": "initial buffer",
     "recompute": "recomputed output",
 }
-_LONGEST_FIRST = "|".join(sorted(map(re.escape, SLOTS), key=len, reverse=True))
+_LONGEST_FIRST = "|".join(sorted((slot.value for slot in SLOTS), key=len, reverse=True))
 _SITE = re.compile(rf"(.*?):({_LONGEST_FIRST})((?:[.#].*)?)", re.DOTALL)
 _NTH = re.compile(r"#\d+$")
 _CALL = re.compile(r"@\d+$")
@@ -47,7 +48,7 @@ class Place:
     @property
     def of_model(self) -> bool:
         """Tell whether it is of the model itself, not of a module inside."""
-        return _CALL.sub("", self.layer) == ROOT
+        return _CALL.sub("", self.layer) == MODEL
 
 
 def place_of(name: str, slot: str | None = None) -> Place:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from nndiff.names import printable
 from nndiff.reports import wording
+from nndiff.text import printable
 
 _LONGEST = 120  # characters of a name
 _PLAIN_CODE = re.compile(r"[A-Za-z0-9_.:/()\[\], +=×→-]+")

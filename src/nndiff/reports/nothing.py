@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nndiff.names import plural, printable
 from nndiff.result import Comparison
+from nndiff.text import plural, printable
 from nndiff.verdict import Outcome
 
 FILTERED = "left out by --include/--exclude: "  # how the note on filters begins

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nndiff.lost import SIDES
-from nndiff.names import first_few, printable
 from nndiff.reports import wording
 from nndiff.result import Comparison
+from nndiff.text import first_few, printable
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nndiff.names import printable
 from nndiff.reports import ReportOptions, recording_words, wording
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
 from nndiff.reports.markdown_parts import code, escaped, middle, table
 from nndiff.reports.parting import partings
 from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Pair, Side
+from nndiff.text import printable
 from nndiff.verdict import Verdict
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from nndiff.names import printable
 from nndiff.reports import ReportOptions, recording_words, wording
 from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
@@ -15,6 +14,7 @@ from nndiff.reports.parting import partings
 from nndiff.reports.terminal_parts import LABEL, STYLES, entry, more
 from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Pair
+from nndiff.text import printable
 from nndiff.verdict import Verdict
 
 _MARK = "▶"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nndiff.names import counted, printable
 from nndiff.reports import wording
 from nndiff.reports.layers import Rate, Recorded, Row, place_of
 from nndiff.reports.window import Gap
 from nndiff.result import Comparison, Pair, Side
 from nndiff.stats.metrics import Metrics
+from nndiff.text import counted, printable
 from nndiff.verdict import Outcome, Verdict
 
 _OF_MODEL = {"model_input": "model input", "output": "final output", "loss": "loss"}

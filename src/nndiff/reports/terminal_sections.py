@@ -9,11 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from nndiff.names import first_few, printable
 from nndiff.reports import ReportOptions, wording
 from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
 from nndiff.reports.terminal_parts import LABEL, OUTCOME_STYLES, STYLES, Section, entry, more, name_width
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side
+from nndiff.text import first_few, printable
 from nndiff.verdict import Outcome
 
 NARROWEST = 40

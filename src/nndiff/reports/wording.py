@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from nndiff.names import counted, natural_key, printable
-from nndiff.names import plural as plural  # every report says numbers so
+from nndiff.names import natural_key
 from nndiff.recorded import GRADIENTS
 from nndiff.reports import nothing
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals, count
 from nndiff.stats.metrics import Metrics
 from nndiff.tensors import Shape
+from nndiff.text import counted, printable
+from nndiff.text import plural as plural  # every report says numbers so
 from nndiff.tolerance import rounded_up as rounded_up  # every report says tolerances so
 from nndiff.tolerance import typed
 from nndiff.verdict import Outcome, Verdict

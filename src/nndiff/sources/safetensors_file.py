@@ -9,10 +9,10 @@ from typing import Any
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
-from nndiff.names import plural
 from nndiff.sources.json_text import read_json
 from nndiff.sources.source import Source, by_name, shown
 from nndiff.tensors import MOST_AXES, FileData, TensorRef
+from nndiff.text import plural
 
 _DTYPES = {
     "F64": "float64",

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile
-from nndiff.names import ancestors, plural, printable
-from nndiff.recording.events import Link, Site
+from nndiff.names import ancestors
 from nndiff.recording.measure import Raw, measure
 from nndiff.sources.hook_data import Hooked, hooked, is_named
 from nndiff.sources.source import Source, by_name
 from nndiff.sources.torch_file import open_arranged
-from nndiff.tensors import MemoryData, TensorRef
+from nndiff.tensors import Link, MemoryData, Phase, Site, Slot, TensorRef, Trace
+from nndiff.text import plural, printable
 
 HOOKS = ("hook_data.pkl", "layer_outputs.pkl")
 INPUTS = ("input_data.pt", "batch.pt")
@@ -211,7 +211,7 @@ def _measured(tensor: TensorRef, room: int) -> TensorRef:
         return tensor
     raw = Raw(tensor.read(0, tensor.count).reshape(-1), tensor.dtype, tensor.shape)
     found = measure(raw)
-    return replace(tensor, meta={"digest": found.digest, "stats": found.stats})
+    return replace(tensor, trace=Trace(digest=found.digest, stats=found.stats))
 
 
 def _facts(folder: _Folder, settings: _Settings) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _notes(folder: _Folder) -> Iterator[str]:
     for word, many in folder.unknown.items():
         told = f"{plural(many, 'tensor')} under {printable(repr(word), 80)}"
         yield f"not compared: {told} in its hook data, which does not say what they are"
-    unmeasured = [place for place, tensors in folder.tensors.items() for each in tensors if not each.meta]
+    unmeasured = [place for place, tensors in folder.tensors.items() for each in tensors if each.trace.digest is None]
     if unmeasured:
         yield f"{plural(len(unmeasured), 'tensor')} without statistics: too large for the file, or not kept in it"
 
@@ -258,22 +258,22 @@ def _ordered(folder: _Folder) -> Iterator[TensorRef]:
 
 def _fed(folder: _Folder) -> Iterator[_Taken]:
     for each in _all(folder.of("model_input")):
-        yield Site("", "model_input", 0, each.name), each
+        yield Site("", Slot.MODEL_INPUT, 0, each.name), each
 
 
 def _final(folder: _Folder) -> Iterator[_Taken]:
     """Yield what the model returned, and its loss; the file of the output says so even where a hook did too."""
     told = {place: tensors for place, tensors in folder.of("output").items() if place.word == _OUTPUT}
     for each in _all(told):
-        yield Site("", "output", 0, each.name), each
+        yield Site("", Slot.OUTPUT, 0, each.name), each
     for each in _all(folder.of("loss")):
-        yield Site("", "loss", 0, each.name), each
+        yield Site("", Slot.LOSS, 0, each.name), each
 
 
 def _owned(folder: _Folder) -> Iterator[_Taken]:
     for each in _all(folder.of("param_grad")):
         module, _, name = each.name.rpartition(".")
-        yield Site(module, "param_grad", 0, "", name), each
+        yield Site(module, Slot.PARAM_GRAD, 0, "", name), each
 
 
 def _all(places: Mapping[Hooked, Sequence[TensorRef]]) -> Iterator[TensorRef]:
@@ -314,7 +314,7 @@ def _is_told(folder: _Folder, slot: str) -> bool:
 
 
 def _placed(folder: _Folder, place: Hooked, tensors: Sequence[TensorRef]) -> Iterator[_Taken]:
-    slot = "model_input" if place.slot == "input" and not place.module else place.slot
+    slot = Slot.MODEL_INPUT if place.slot == "input" and not place.module else Slot(place.slot)
     for tensor in tensors:
         yield Site(place.module, slot, place.call, _path(folder, place, tensor.name, len(tensors))), tensor
 
@@ -349,11 +349,9 @@ def _path(folder: _Folder, place: Hooked, path: str, many: int) -> str:
 
 
 def _at_site(tensor: TensorRef, order: int, site: Site) -> TensorRef:
-    meta = {"order": order, "module": site.module, "call": site.call, "slot": site.slot}
-    more = {"path": site.path, "tensor": site.tensor, "nth": 0, "class": "", "keep": "full", "same": None, "over": None}
-    phase = "backward" if site.slot.startswith("grad_") or site.slot == "param_grad" else "forward"
-    known = {"phase": phase, "inputs": (), "parent": None, "forward": None, "digest": None, "stats": None}
-    return replace(tensor, name=site.name, meta={**meta, **more, **known, **tensor.meta})
+    phase: Phase = "backward" if site.slot.is_gradient else "forward"
+    trace = replace(tensor.trace, order=order, phase=phase, keep="full")
+    return replace(tensor, name=site.name, site=site, trace=trace)
 
 
 def _linked(found: Iterable[TensorRef]) -> Iterator[TensorRef]:
@@ -362,23 +360,21 @@ def _linked(found: Iterable[TensorRef]) -> Iterator[TensorRef]:
     given: dict[tuple[str, int], list[Link]] = {}
     outputs: dict[tuple[str, int, str], int] = {}
     for tensor in found:
-        meta = tensor.meta
-        call = meta["module"], meta["call"]
-        place = *call, meta["path"]
-        link: dict[str, Any] = {}
-        if meta["slot"] == "input":
+        site, trace = tensor.site, tensor.trace
+        call = site.module, site.call
+        if site.slot is Slot.INPUT:
             given.setdefault(call, []).append(_link(tensor, made))
-        elif meta["slot"] == "output":
-            link = {"inputs": tuple(given.get(call, ()))}
-            outputs[place] = meta["order"]
-        elif meta["slot"] == "grad_output":
-            link = {"forward": outputs.get(place)}
-        if meta["slot"] in ("output", "model_input") and meta["digest"] and tensor.count > 1:
-            made[meta["digest"]] = meta["order"]
-        yield replace(tensor, meta={**meta, **link})
+        elif site.slot is Slot.OUTPUT:
+            trace = replace(trace, inputs=tuple(given.get(call, ())))
+            outputs[site.module, site.call, site.path] = trace.order
+        elif site.slot is Slot.GRAD_OUTPUT:
+            trace = replace(trace, forward=outputs.get((site.module, site.call, site.path)))
+        if site.slot in (Slot.OUTPUT, Slot.MODEL_INPUT) and trace.digest and tensor.count > 1:
+            made[trace.digest] = trace.order
+        yield replace(tensor, trace=trace)
 
 
 def _link(tensor: TensorRef, made: Mapping[str, int]) -> Link:
-    meta = tensor.meta
-    earlier = made.get(meta["digest"])
-    return Link(meta["path"], "own", meta["order"]) if earlier is None else Link(meta["path"], "equal", earlier)
+    path, trace = tensor.site.path, tensor.trace
+    earlier = made.get(trace.digest) if trace.digest else None
+    return Link(path, "own", trace.order) if earlier is None else Link(path, "equal", earlier)

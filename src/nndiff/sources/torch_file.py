@@ -25,7 +25,6 @@ from nndiff.tensors import FileData, LateData, MemoryData, TensorRef
 # the first pickle of a legacy file is this number
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _MOST_CLAIMED = 1 << 30  # bytes
-PLAIN = "plain"  # marks what is a number in the file, and no tensor
 _LEGACY_HEAD = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 
@@ -339,7 +338,7 @@ def _ref(path: str, name: str, leaf: Any) -> TensorRef | None:
         return TensorRef(name, (len(leaf),), DTYPES["uint8"], MemoryData(np.frombuffer(leaf, np.uint8)))
     if isinstance(leaf, Array):
         found = array_ref(path, name, leaf)
-        return replace(found, meta={PLAIN: True}) if found and leaf.scalar else found
+        return replace(found, scalar=True) if found and leaf.scalar else found
     return _number(name, leaf.value if isinstance(leaf, Scale) else leaf)
 
 
@@ -368,4 +367,4 @@ def _number(name: str, value: bool | int | float | complex) -> TensorRef:
     dtype = DTYPES[kinds[type(value)]]
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:
         dtype, value = DTYPES["float64"], _as_float(value)
-    return TensorRef(name, (), dtype, MemoryData(np.array(value).astype(dtype.storage).reshape(())), meta={PLAIN: True})
+    return TensorRef(name, (), dtype, MemoryData(np.array(value).astype(dtype.storage).reshape(())), scalar=True)

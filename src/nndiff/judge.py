@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from itertools import pairwise
 
-from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
+from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.verdict import Verdict
 
 UNPROVEN = "the saved numbers do not decide at this tolerance: compare the sources again"

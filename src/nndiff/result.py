@@ -1,23 +1,82 @@
-"""The result of a comparison: computed once, only read by whatever shows it."""
+"""The result of a comparison: facts, computed once, only read by whatever shows them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nndiff.dtypes import DTYPES, DType, opaque
-from nndiff.judge import UNPROVEN, passing, rejudge
+from nndiff.metrics import Metrics
 from nndiff.names import matches_any
-from nndiff.recorded import is_inner_slot, is_owned_slot, was_cut_off
-from nndiff.stats.metrics import Metrics
-from nndiff.tensors import Shape
+from nndiff.tensors import Shape, Site, Slot
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import Outcome, Verdict, outcome
+from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
+
+REFERENCE, CANDIDATE = "reference", "candidate"
+SIDES = (REFERENCE, CANDIDATE)
+
+
+class Method(str, Enum):
+    """Say how two tensors were paired."""
+
+    NAME = "name"
+    PREFIX = "prefix"  # the same name behind a wrapper or one common prefix
+    RENAME = "rename"
+    MAP = "map"
+    ONLY = "only"  # the one array of two files that give it no name
+    CONTENT = "content"  # the same bytes
+    WEIGHTS = "weights"  # the modules hold the same weights
+    MODULE = "module"  # both belong to modules that are paired
+    PARTS = "parts"  # one layer that does the work of several
+    STATISTICS = "statistics"  # values of nearly the same statistics
+    CALL = "call"  # class, shape and order of calls
+
+
+class LeftoverReason(str, Enum):
+    """Say why a tensor has no partner."""
+
+    NO_PARTNER = "no partner"
+    EXTRA_OUTPUT = "extra output"  # an output of the model that only one side returns
+    INNER = "inner"  # flows through a module inside: implementations are cut into modules differently
+    NOT_RECORDED = "not recorded"  # the other side was recorded without this kind of tensor
+    COMPUTED = "computed"  # a buffer that is computed, not trained, and that one side does not register
+    UNREACHED = "unreached"  # the other recording was cut off before it
+
+
+class NoteSlug(str, Enum):
+    """Name what a note is about."""
+
+    RULE_WITHOUT_EFFECT = "rule-without-effect"
+    LEFT_OUT = "left-out"
+    AMBIGUOUS_PREFIX = "ambiguous-prefix"
+    RECORDED_WITHOUT = "recorded-without"
+    GRADIENTS_NOT_PAIRED = "gradients-not-paired"
+    GRADIENT_SCALE = "gradient-scale"
+    OUTPUT_FORM = "output-form"
+    SETTINGS_WITHOUT_EFFECT = "settings-without-effect"
+    PAIRED_BY_WEIGHTS = "paired-by-weights"
+    COMPARE_AGAIN = "compare-again"
+    DTYPES_DIFFER = "dtypes-differ"
+    SAME_COUNT = "same-count"
+    BY_SKETCH = "by-sketch"
+    BY_STATISTICS = "by-statistics"
+    NOT_KEPT = "not-kept"
+    SUM_OF_GRADIENTS = "sum-of-gradients"
+    LOSS_NOT_FINITE = "loss-not-finite"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Tell the reader something that is no difference; code reads the slug, people the text."""
+
+    slug: NoteSlug
+    text: str
 
 
 @dataclass(frozen=True)
@@ -27,57 +86,49 @@ class Side:
     label: str
     kind: str
     tensors: int
-    elements: int  # of all tensors: the parameter count, buffers included
+    elements: int  # of all tensors, tied ones once: the parameter count, buffers included
     trainable: int  # elements of tensors that look like parameters
     nbytes: int
     notes: tuple[str, ...] = ()  # what the reader should know: parts of the file that were not compared, ...
     meta: Mapping[str, Any] = field(default_factory=dict)  # plain facts from the file itself
 
-
-@dataclass(frozen=True)
-class Rearranged:
-    """Say how one side of a pair must be rearranged to agree with the other, and at which tolerances it then does."""
-
-    cause: str
-    how: str
-    evidence: str
-    repair: str
-    confidence: float
-    agrees_at: tuple[tuple[float, float], ...] = ()  # (atol, rtol); it does at larger ones too
-    metrics: Metrics | None = None  # the numbers of the pair then
-
-    def agrees(self, atol: float, rtol: float) -> bool:
-        """Tell whether it is known to agree at a tolerance."""
-        if any(known <= atol and relative <= rtol for known, relative in self.agrees_at):
-            return True
-        return self.metrics is not None and rejudge(self.metrics, True, atol, rtol)[0].passed
-
-    def is_open(self, atol: float, rtol: float) -> bool:
-        """Tell whether it is not known whether it agrees at a tolerance."""
-        doubted = self.metrics is None or rejudge(self.metrics, True, atol, rtol)[1] != ""
-        return doubted and not self.agrees(atol, rtol)
-
-    def passes_at(self, scale: float, exact: bool) -> float:
-        """Return the smallest t at which it is known to agree as atol = rtol = t; inf where none is."""
-        known = [max(atol / scale, rtol) for atol, rtol in self.agrees_at]
-        return min((*known, passing(self.metrics, scale, exact) if self.metrics else math.inf))
-
-
-@dataclass(frozen=True)
-class PairSite:
-    """Say where the two tensors of a pair were taken, the reference's first."""
-
-    modules: tuple[str, str]
-    slots: tuple[str, str]
-    classes: tuple[str, str]
-    call: int  # of the reference's module
-    wholes: tuple[Shape, Shape]  # shapes of what they are stretches of; their own where they are none
-    layout: Rearranged | None = None
+    @property
+    def was_cut_off(self) -> bool:
+        """Return True for a recording that ends before its run did."""
+        return self.kind == "recording" and self.meta.get("complete") is False
 
     @property
-    def called(self) -> tuple[str, int]:
-        """Return which call of which module it is of, by the reference."""
-        return self.modules[0], self.call
+    def unread_outputs(self) -> Mapping[str, str]:
+        """Return the outputs of the model that a recording could not hold: {name: what it is}."""
+        found = self.meta.get("not_recorded")
+        return found if isinstance(found, Mapping) else {}
+
+
+class Relation(Protocol):
+    """Describe the operations that turn two tensors into one another, proven on every element.
+
+    `relations/` makes them; a result only prints and stores them.
+    """
+
+    @property
+    def kind(self) -> RelationKind:
+        """Return the kind, by which it is accepted or not."""
+
+    @property
+    def text(self) -> str:
+        """Return the operations as a person would write them: `permute(1, 0)`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the operations as plain data, from which `relations` builds them again."""
+
+
+@dataclass(frozen=True)
+class Related:
+    """Hold a proven relation of a pair, the numbers after it, and whether its kind is accepted here."""
+
+    relation: Relation
+    metrics: Metrics
+    accepted: bool
 
 
 @dataclass(frozen=True)
@@ -87,18 +138,19 @@ class Pair:
     candidate: str  # label of the candidate this pair is about
     reference_name: str
     candidate_name: str
-    matched_by: str  # name, prefix, rename, map, ...
+    method: Method
+    certain: bool
     verdict: Verdict
     shape: tuple[Shape, Shape]
     dtype: tuple[str, str]
     order: int
-    metrics: Metrics | None = None
+    stored: Metrics | None = None  # the numbers as stored, before any relation; None where shapes differ or data lacks
     atol: float = 0.0  # the tolerance this pair was judged at
     rtol: float = 0.0
     scale: float = 1.0  # what the tolerance's atol was multiplied with: gradients are judged on their own scale
-    slot: str | None = None  # recordings: output, input, grad_output, param_grad, ...
-    note: str = ""
-    site: PairSite | None = None  # of recordings
+    sites: tuple[Site, Site] | None = None  # of recordings
+    related: Related | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,48 +158,84 @@ class Pair:
         return self.reference_name
 
     @property
-    def inside(self) -> bool:
-        """Tell whether it is of something inside the model, which another implementation may do otherwise."""
-        return self.site is not None and (self.is_owned or is_inner_slot(self.slot, self.site.modules[0]))
+    def metrics(self) -> Metrics | None:
+        """Return the numbers that were judged: after the relation where that is accepted, else as stored."""
+        return self.related.metrics if self.related and self.related.accepted else self.stored
 
     @property
-    def is_owned(self) -> bool:
-        """Tell whether it is a parameter or the gradient of one."""
-        return is_owned_slot(self.slot)
+    def slot(self) -> Slot | None:
+        """Return what the reference's tensor is in its recording; None in files."""
+        return self.sites[0].slot if self.sites else None
 
     @property
-    def exact(self) -> bool:
-        """Tell whether both sides are whole numbers or truths, which know no rounding."""
-        return all(dtype.exact for dtype in _dtypes(self))
+    def decides(self) -> bool:
+        """Return True if this pair counts for the verdict: rule 1.
+
+        Guessed pairs inside and gradients at inner outputs are evidence. Parameter gradients must agree however they
+        were paired: without an agreeing partner nothing shows that they do.
+        """
+        if self.sites is None or self.slot in (Slot.PARAM_GRAD, Slot.LOSS, Slot.MODEL_INPUT, Slot.MODEL_INPUT_GRAD):
+            return True
+        if not self.sites[0].module and not self.sites[0].tensor:
+            return True  # of the model itself
+        return self.certain and self.slot in (Slot.OUTPUT, Slot.PARAM, Slot.BUFFER, Slot.BUFFER_BEFORE)
+
+    @property
+    def is_inside(self) -> bool:
+        """Return True for what is inside the model, where another implementation may do things differently."""
+        return self.sites is not None and (self.sites[0].is_inside or self.sites[0].slot.is_parameter)
+
+    @property
+    def is_outside(self) -> bool:
+        """Return True for what goes in and comes out of the model."""
+        return not self.is_inside
+
+    @property
+    def is_input(self) -> bool:
+        """Return True for an input of the model itself: equal by construction, it says nothing of the models."""
+        if self.sites is None:
+            return False
+        site = self.sites[0]
+        return site.slot is Slot.MODEL_INPUT or (site.slot is Slot.INPUT and not site.module)
+
+    @property
+    def is_final_output(self) -> bool:
+        """Return True for an output of the model itself."""
+        return self.sites is not None and self.sites[0].is_final_output
+
+    @property
+    def is_exact(self) -> bool:
+        """Return True if both sides are whole numbers or booleans, which know no rounding."""
+        return all(dtype.exact for dtype in self.dtypes)
+
+    @property
+    def dtypes(self) -> tuple[DType, DType]:
+        """Return the dtypes of both sides."""
+        reference, candidate = (DTYPES.get(name) or opaque(name) for name in self.dtype)
+        return reference, candidate
 
     @property
     def passes_at(self) -> float:
         """Return the smallest t at which it is known to pass as atol = rtol = t; inf where none is."""
         if self.metrics is None:
             return math.inf
-        found = passing(self.metrics, self.scale, self.exact)
-        known = self.verdict.passed and self.scale > 0
-        return min(found, max(self.atol / self.scale, self.rtol)) if known else found
-
-    @property
-    def is_fed(self) -> bool:
-        """Tell whether it is an input of the model itself."""
-        return self.slot == "model_input" or (self.slot == "input" and self._of_model)
-
-    @property
-    def is_final(self) -> bool:
-        """Tell whether it is an output of the model itself."""
-        return self.slot == "output" and self._of_model
-
-    @property
-    def _of_model(self) -> bool:
-        return self.reference_name.startswith(("(model):", "(model)@"))  # no module goes by that name
+        proven = self.metrics.passes_at(self.scale, self.is_exact)
+        if self.verdict.passed and self.scale > 0:
+            return min(proven, max(self.atol / self.scale, self.rtol))
+        return proven
 
     @property
     def severity(self) -> tuple[int, bool, float]:
         """Return a key that sorts the worst first when reversed; counters come after what is trained."""
-        rank = _WORST_LAST.index(self.verdict)
-        return rank, not self.exact, self.metrics.needed_tolerance if self.metrics else 0.0
+        return (
+            _WORST_LAST.index(self.verdict),
+            not self.is_exact,
+            self.metrics.needed_tolerance if self.metrics else 0.0,
+        )
+
+    def has_note(self, slug: NoteSlug) -> bool:
+        """Return True if a note of this kind is attached."""
+        return any(note.slug is slug for note in self.notes)
 
 
 _WORST_LAST = (
@@ -165,36 +253,95 @@ class Leftover:
     """Name a tensor without a partner."""
 
     candidate: str  # label of the candidate of the comparison it was left over in
-    side: str  # "reference" or "candidate"
+    side: str  # reference or candidate
     name: str
     shape: Shape
     dtype: str
-    hint: str = ""  # did you mean ...
-    counts: bool = True  # a difference; the inner sites of a recording without a partner are only listed
-    unreached: bool = False  # the recording of the other side was cut off before it
-    aside: bool = False  # it was paired, and the pair was set aside
+    reason: LeftoverReason
+    site: Site | None = None
+    near: str = ""  # a leftover of the other side that may have been meant
+    near_shape: Shape | None = None  # its shape, where that is another one
+    same_as: str = ""  # a paired tensor of its own side that holds the very same values
 
-
-@dataclass(frozen=True)
-class Unread:
-    """Name an output of the model that could not be recorded, so that nobody knows whether it is the same."""
-
-    side: str  # "reference" or "candidate"
-    name: str
-    what: str  # a generator, ...
+    @property
+    def counts(self) -> bool:
+        """Return True if having no partner is a difference."""
+        return self.reason in (LeftoverReason.NO_PARTNER, LeftoverReason.EXTRA_OUTPUT, LeftoverReason.UNREACHED)
 
 
 @dataclass(frozen=True)
 class Finding:
     """Name a cause with its evidence and, where possible, the repair."""
 
-    cause: str
+    cause: str  # a slug of findings/causes.py
     where: tuple[str, ...]
     evidence: str
     repair: str
     confidence: float
     harmless: bool = False
     candidate: str = ""  # label of the candidate it is about
+
+
+class InputState(str, Enum):
+    """Say what is known of the inputs of a call."""
+
+    AGREE = "in tolerance"
+    DIFFER = "out of tolerance"
+    UNKNOWN = "not recorded"
+
+
+class PartingReason(str, Enum):
+    """Say why a site is taken for the first divergence."""
+
+    INPUTS_DIFFER = "inputs-differ"  # the runs were not fed the same
+    OWN_ERROR = "own-error"  # out of tolerance while its inputs are in
+    FIRST_OUT = "first-out"  # the first that is out; what went into it is not known
+    BETWEEN_SITES = "between-sites"  # the first that is out; its cause lies between recorded sites
+    NOT_KEPT = "not-kept"  # its bytes differ, and what was kept does not tell by how much
+    LOSS = "loss"  # outputs agree, the loss does not
+    GRADIENT = "gradient"  # outputs agree, gradients do not
+    GRADIENT_MISSING = "gradient-missing"  # one side has no gradient there
+    LOSS_NOT_FINITE = "loss-not-finite"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    EXTRA_OUTPUT = "extra-output"
+
+
+@dataclass(frozen=True)
+class WeightsAtSite:
+    """Say how the weights of the module at the first divergence compare when the runs begin."""
+
+    common: int
+    differing: tuple[str, ...] = ()
+    only_reference: tuple[str, ...] = ()
+    only_candidate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FirstDivergence:
+    """Say where a candidate parts from the reference, and what is known about that place."""
+
+    candidate: str
+    name: str
+    candidate_name: str
+    order: int
+    slot: Slot | None
+    reason: PartingReason
+    verdict: Verdict | None  # None where one side lacks the tensor
+    why: str = ""  # for people: never read by code
+    max_abs: float | None = None
+    module: str = ""  # where to look, by the reference's name; "" is the model itself
+    candidate_module: str = ""
+    call: int = 0
+    classes: tuple[str, str] = ("", "")  # at the site
+    module_classes: tuple[str, str] | None = None  # of the module to look in, where that is another one
+    inputs: InputState | None = None
+    sources: tuple[str, str] = ("", "")  # file:line of the two modules
+    settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # those that differ
+    weights: WeightsAtSite | None = None
+    after: str = ""  # the last call inside the module that agrees
+    before: str = ""  # the first that does not
+    missing_in: str = ""  # the side that lacks it
 
 
 @dataclass(frozen=True)
@@ -211,6 +358,7 @@ class Totals:
     only_reference: int
     only_candidate: int
     unreached: int  # of those without a partner: the other recording was cut off before them
+    alone: int  # of those without a partner: they count as differences
 
     @property
     def matched(self) -> int:
@@ -218,14 +366,67 @@ class Totals:
         return self.identical + self.close
 
     @property
-    def match_rate(self) -> float:
-        """Return the share that is the same of all pairs and of what was never reached; 0 where there is nothing."""
-        return self.matched / self.comparable if self.comparable else 0.0
+    def comparable(self) -> int:
+        """Return how many pairs there are or should have been."""
+        return self.pairs + self.alone
 
     @property
-    def comparable(self) -> int:
-        """Return how many pairs there are or would have been, had no recording been cut off."""
-        return self.pairs + self.unreached
+    def match_rate(self) -> float:
+        """Return the share that is the same of all pairs and of what has no partner; 0 where there is nothing."""
+        return self.matched / self.comparable if self.comparable else 0.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Say what counts as agreement, beside the tolerance."""
+
+    accept: frozenset[str] = frozenset()  # kinds of relations beside the defaults, and `extra`
+    judge: Judge = Judge.ALL
+    strict_dtype: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Hold the verdict on one candidate: of the whole, and of outside and inside apart."""
+
+    outcome: Outcome
+    outside: Outcome | None = None  # of recordings: what goes in and comes out
+    inside_compared: int = 0  # certain pairs inside
+    inside_different: int = 0
+
+
+class Presenter(Protocol):
+    """Show a result; `api` provides one, so that this module imports nothing above it."""
+
+    def text(self, comparison: Comparison) -> str:
+        """Return the terminal report."""
+
+    def html(self, comparison: Comparison) -> str:
+        """Return the html report."""
+
+    def to_dict(self, comparison: Comparison) -> dict[str, Any]:
+        """Return the result as plain data."""
+
+    def write(self, comparison: Comparison, report: str) -> None:
+        """Write a report, `FORMAT:PATH`."""
+
+    def judged_at(self, comparison: Comparison, tolerance: Tolerance) -> Comparison:
+        """Return the same numbers judged at another tolerance."""
+
+
+_presenter: Presenter | None = None
+
+
+def present_with(presenter: Presenter) -> None:
+    """Set who shows results."""
+    global _presenter
+    _presenter = presenter
+
+
+def _get_presenter() -> Presenter:
+    if _presenter is None:
+        raise RuntimeError("import nndiff.api before showing a result")
+    return _presenter
 
 
 @dataclass(frozen=True)
@@ -237,13 +438,13 @@ class Comparison:
     candidates: tuple[Side, ...]
     tolerance: Tolerance
     pairs: tuple[Pair, ...]
+    judgements: Mapping[str, Judgement]  # by candidate
     leftovers: tuple[Leftover, ...] = ()
     findings: tuple[Finding, ...] = ()
-    first_divergences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by candidate
+    first_divergences: Mapping[str, FirstDivergence] = field(default_factory=dict)  # by candidate
     groups: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    aside: tuple[Pair, ...] = ()  # pairs that differ and were excused; at another tolerance they may count
-    latent: tuple[Finding, ...] = ()  # what is to be told of leftovers where all else agrees
+    notes: tuple[Note, ...] = ()
+    rules: Rules = Rules()
 
     @property
     def verdict(self) -> str:
@@ -258,86 +459,98 @@ class Comparison:
     @property
     def outcome(self) -> Outcome:
         """Return the judgement of the whole: that of its worst candidate."""
-        outcomes = [self.outcome_of(side.label) for side in self.candidates]
-        if not outcomes or all(each is Outcome.NOTHING for each in outcomes):
+        outcomes = {judgement.outcome for judgement in self.judgements.values()}
+        if not outcomes or outcomes == {Outcome.NOTHING}:
             return Outcome.NOTHING
-        if Outcome.DIFFERENT in outcomes or Outcome.NOTHING in outcomes:
+        if outcomes & {Outcome.DIFFERENT, Outcome.NOTHING}:
             return Outcome.DIFFERENT
         return Outcome.CLOSE if Outcome.CLOSE in outcomes else Outcome.IDENTICAL
 
     def outcome_of(self, candidate: str) -> Outcome:
         """Return the judgement of one candidate."""
-        pairs = [pair for pair in self.pairs if pair.candidate == candidate]
-        leftovers = sum(left.candidate == candidate and left.counts for left in self.leftovers)
-        # what both were fed is the same by construction: it says nothing of the models
-        compared = sum(pair.metrics.count for pair in pairs if pair.metrics and not pair.is_fed)
-        found = outcome((pair.verdict for pair in pairs), leftovers, compared)
-        if found.exit_code == 0 and self.unread(candidate):
-            return Outcome.DIFFERENT if any(pair.is_final for pair in pairs) else Outcome.NOTHING
-        # where one was cut off nobody knows what would have come: that is no pass
-        return Outcome.DIFFERENT if found.exit_code == 0 and self.cut_off(candidate) else found
-
-    def unread(self, candidate: str) -> tuple[Unread, ...]:
-        """Return the outputs of the model, of the reference and of a candidate, that could not be recorded."""
-        sides = [("candidate", side) for side in self.candidates if side.label == candidate]
-        return tuple(
-            Unread(role, str(name), str(what))
-            for role, side in (("reference", self.reference), *sides)
-            for name, what in not_recorded(side.meta).items()
-        )
-
-    def cut_off(self, candidate: str) -> int:
-        """Return how many of the two recordings, reference and candidate, end before their run did."""
-        sides = (self.reference, *(side for side in self.candidates if side.label == candidate))
-        return sum(was_cut_off(side.meta) for side in sides if side.kind == "recording")
+        return self.judgements[candidate].outcome
 
     @property
-    def most_cut_off(self) -> int:
-        """Return how many recordings were cut off, the reference and a candidate: none, one or both."""
-        return max((self.cut_off(side.label) for side in self.candidates), default=0)
-
-    @property
-    def first_divergence(self) -> Mapping[str, Any] | None:
+    def first_divergence(self) -> FirstDivergence | None:
         """Return where the candidate parts from the reference; of several, the first candidate that does."""
-        found = (self.first_divergences.get(side.label) for side in self.candidates)
-        return next((each for each in found if each is not None), None)
+        for side in self.candidates:
+            if side.label in self.first_divergences:
+                return self.first_divergences[side.label]
+        return None
+
+    def side_of(self, candidate: str) -> Side:
+        """Return the side of a candidate."""
+        return next(side for side in self.candidates if side.label == candidate)
+
+    def pairs_of(self, candidate: str) -> list[Pair]:
+        """Return the pairs of one candidate."""
+        return [pair for pair in self.pairs if pair.candidate == candidate]
+
+    def leftovers_of(self, candidate: str) -> list[Leftover]:
+        """Return the tensors without a partner in the comparison with one candidate."""
+        return [leftover for leftover in self.leftovers if leftover.candidate == candidate]
+
+    def cut_off_sides(self, candidate: str) -> tuple[str, ...]:
+        """Return which of the two recordings end before their run did: reference, candidate, both or none."""
+        sides = ((REFERENCE, self.reference), (CANDIDATE, self.side_of(candidate)))
+        return tuple(role for role, side in sides if side.was_cut_off)
+
+    def unread_outputs(self, candidate: str) -> tuple[tuple[str, str, str], ...]:
+        """Return the outputs of either model that could not be recorded: (side, name, what it is)."""
+        sides = ((REFERENCE, self.reference), (CANDIDATE, self.side_of(candidate)))
+        return tuple((role, str(name), str(what)) for role, side in sides for name, what in side.unread_outputs.items())
 
     @property
     def totals(self) -> Totals:
         """Return the counts over all candidates."""
-        return count(self.pairs, self.leftovers)
+        return count_verdicts(self.pairs, self.leftovers)
 
     def totals_of(self, candidate: str) -> Totals:
         """Return the counts of one candidate."""
-        return count(
-            (pair for pair in self.pairs if pair.candidate == candidate),
-            (left for left in self.leftovers if left.candidate == candidate),
-        )
+        return count_verdicts(self.pairs_of(candidate), self.leftovers_of(candidate))
 
     def totals_of_group(self, group: str) -> Totals:
         """Return the counts of the tensors a group's pattern names."""
-        pattern = self.groups[group]
-        return count(
-            (pair for pair in self.pairs if matches_any(pair.name, (pattern,))),
-            (left for left in self.leftovers if matches_any(left.name, (pattern,))),
-        )
+        patterns = (self.groups[group],)
+        pairs = [pair for pair in self.pairs if matches_any(pair.name, patterns)]
+        leftovers = [leftover for leftover in self.leftovers if matches_any(leftover.name, patterns)]
+        return count_verdicts(pairs, leftovers)
 
     @property
     def only_reference(self) -> tuple[str, ...]:
         """Return the names found in the reference alone."""
-        return tuple(dict.fromkeys(left.name for left in self.leftovers if left.side == "reference"))
+        return self._names_only_in(REFERENCE)
 
     @property
     def only_candidate(self) -> tuple[str, ...]:
         """Return the names found in a candidate alone."""
-        return tuple(dict.fromkeys(left.name for left in self.leftovers if left.side == "candidate"))
+        return self._names_only_in(CANDIDATE)
+
+    def _names_only_in(self, side: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(leftover.name for leftover in self.leftovers if leftover.side == side))
 
     @cached_property
     def needed_tolerance(self) -> float | None:
         """Return the smallest t at which all that counts passes as atol = rtol = t; None if none is known."""
-        from nndiff.judging import needed_tolerance
+        counted = [pair for pair in self.pairs if self.counts(pair)]
+        if not any(not pair.is_input for pair in counted) or any(self.counts_alone(each) for each in self.leftovers):
+            return None
+        for side in self.candidates:
+            if self.cut_off_sides(side.label) or self.unread_outputs(side.label):
+                return None
+        needed = max(pair.passes_at for pair in counted)
+        return needed if math.isfinite(needed) else None
 
-        return needed_tolerance(self)
+    def counts(self, pair: Pair) -> bool:
+        """Return True if a pair decides the verdict under the rules in force."""
+        return pair.decides and (self.rules.judge is Judge.ALL or pair.is_outside)
+
+    def counts_alone(self, leftover: Leftover) -> bool:
+        """Return True if having no partner is a difference under the rules in force."""
+        if leftover.reason is LeftoverReason.EXTRA_OUTPUT:
+            return self.rules.judge is Judge.ALL and EXTRA_OUTPUTS not in self.rules.accept
+        inside = leftover.site is not None and (leftover.site.is_inside or leftover.site.slot.is_parameter)
+        return leftover.counts and (self.rules.judge is Judge.ALL or not inside)
 
     def worst(self, top: int | None = None) -> list[Pair]:
         """Return the pairs that are not identical, worst first."""
@@ -345,41 +558,36 @@ class Comparison:
         return sorted(rows, key=lambda pair: pair.severity, reverse=True)[:top]
 
     def judged_at(self, tolerance: Tolerance) -> Comparison:
-        """Return the same numbers judged at another tolerance, what is excused there excused."""
-        from nndiff.first_again import told_again
-        from nndiff.judging import judged_at
-
-        return told_again(self, judged_at(self, tolerance))
+        """Return the same numbers judged at another tolerance; a note says where they do not decide."""
+        return _get_presenter().judged_at(self, tolerance)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, ready for JSON."""
-        from nndiff import result_json
-
-        return result_json.to_dict(self)
+        return _get_presenter().to_dict(self)
 
     def save(self, path: str | Path) -> None:
         """Write the result as JSON, whole or not at all."""
-        from nndiff.reports import write_report
-
-        write_report(self, f"json:{path}")
+        _get_presenter().write(self, f"json:{path}")
 
     def html(self, path: str | Path) -> None:
         """Write the result as one html page, whole or not at all."""
-        from nndiff.reports import write_report
+        _get_presenter().write(self, f"html:{path}")
 
-        write_report(self, f"html:{path}")
+    def __str__(self) -> str:
+        return _get_presenter().text(self)
 
-
-def outside_agrees(pairs: Iterable[Pair]) -> bool:
-    """Tell whether all that goes in and comes out of a model agrees, the final output among it."""
-    outside = [pair for pair in pairs if not pair.inside]
-    return any(pair.is_final for pair in outside) and all(pair.verdict.passed for pair in outside)
+    def _repr_html_(self) -> str:
+        return _get_presenter().html(self)
 
 
-def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
+def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
     """Count verdicts and leftovers."""
     verdicts = Counter(pair.verdict for pair in pairs)
-    sides = Counter(side for left in leftovers for side in (left.side, *(("unreached",) if left.unreached else ())))
+    alone = Counter[str]()
+    for leftover in leftovers:
+        alone[leftover.side] += 1
+        alone["unreached"] += leftover.reason is LeftoverReason.UNREACHED
+        alone["alone"] += leftover.counts
     return Totals(
         pairs=sum(verdicts.values()),
         identical=verdicts[Verdict.IDENTICAL],
@@ -388,47 +596,8 @@ def count(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
         shape=verdicts[Verdict.SHAPE],
         not_finite=verdicts[Verdict.NOT_FINITE],
         not_compared=verdicts[Verdict.NOT_COMPARED],
-        only_reference=sides["reference"],
-        only_candidate=sides["candidate"],
-        unreached=sides["unreached"],
+        only_reference=alone[REFERENCE],
+        only_candidate=alone[CANDIDATE],
+        unreached=alone["unreached"],
+        alone=alone["alone"],
     )
-
-
-def not_recorded(meta: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """Return the outputs of the model that a recording could not hold: {name: what it is}."""
-    found = meta.get("not_recorded")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _dtypes(pair: Pair) -> tuple[DType, DType]:
-    reference, candidate = (DTYPES.get(name) or opaque(name) for name in pair.dtype)
-    return reference, candidate
-
-
-def tolerance_of(pair: Pair, tolerance: Tolerance) -> tuple[float, float]:
-    """Return (atol, rtol) that a pair is judged with at a tolerance."""
-    atol, rtol = tolerance.for_pair(*_dtypes(pair))
-    return atol * pair.scale, rtol
-
-
-def rejudged(pair: Pair, tolerance: Tolerance) -> Pair:
-    """Return a pair judged at another tolerance; its note says where its numbers do not suffice."""
-    atol, rtol = tolerance_of(pair, tolerance)
-    larger, smaller = atol >= pair.atol and rtol >= pair.rtol, atol <= pair.atol and rtol <= pair.rtol
-    if larger and smaller:
-        return pair
-    note = pair.note.removesuffix(UNPROVEN).removesuffix("; ")
-    if pair.metrics is None:  # what statistics tell apart they may not at a larger tolerance
-        doubted = pair.verdict is Verdict.DIFFERENT and not smaller
-        return replace(pair, note=_with_doubt(note, doubted))
-    verdict, doubt = rejudge(pair.metrics, pair.dtype[0] == pair.dtype[1], atol, rtol)
-    if doubt and pair.verdict.passed and larger:
-        verdict, doubt = Verdict.CLOSE, ""
-    measured = pair.metrics.mismatched is not None
-    doubted = bool(doubt) and not (measured and smaller and not pair.verdict.passed)
-    metrics = replace(pair.metrics, mismatched=0 if verdict.passed else None)
-    return replace(pair, verdict=verdict, metrics=metrics, atol=atol, rtol=rtol, note=_with_doubt(note, doubted))
-
-
-def _with_doubt(note: str, doubted: bool) -> str:
-    return "; ".join(filter(None, (note, UNPROVEN))) if doubted else note

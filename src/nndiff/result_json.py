@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from nndiff.errors import ReportError, SourceError, UsageError
 from nndiff.files import RegularFile, Window
 from nndiff.result import Comparison, Finding, Leftover, Pair, PairSite, Rearranged, Side, Totals
-from nndiff.stats.metrics import ENVELOPE_RTOLS, NAN, Metrics
+from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nndiff.recorded import is_gradient
 from nndiff.sites import SitePair
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.tensors import TensorRef
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from nndiff.recorded import is_gradient
 from nndiff.sites import SitePair
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 
 _STRAIGHT = 1e-5  # how far a cosine may be from 1: what rounding leaves of two gradients that differ by a factor
 _EQUAL = 2e-3  # how far apart, relatively, factors may be that are taken for one

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nndiff.judge import judge
 from nndiff.stats import ENVELOPE_RTOLS, Job, Metrics, get_engine
-from nndiff.stats.metrics import NAN
+from nndiff.metrics import NAN
 from nndiff.tensors import LateData, MemoryData, Site, Slot, TensorRef, Trace
 from nndiff.verdict import Verdict
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 
 
@@ -18,7 +17,7 @@ class Verdict(str, Enum):
 
     @property
     def passed(self) -> bool:
-        """Tell whether the pair counts as the same."""
+        """Return True if the pair counts as the same."""
         return self in (Verdict.IDENTICAL, Verdict.CLOSE)
 
 
@@ -36,17 +35,24 @@ class Outcome(str, Enum):
         return {Outcome.IDENTICAL: 0, Outcome.CLOSE: 0, Outcome.DIFFERENT: 1, Outcome.NOTHING: 2}[self]
 
 
-def outcome(verdicts: Iterable[Verdict], leftovers: int, compared: int) -> Outcome:
-    """Judge the whole from its pairs, the tensors without a partner and the elements compared.
+class RelationKind(str, Enum):
+    """Say what kind of operation turns one tensor into the other."""
 
-    A tensor without a partner is a difference. No element compared is never a pass, unless
-    something is already known to differ.
-    """
-    seen = set(verdicts)
-    if leftovers == 0 and not seen:
-        return Outcome.NOTHING
-    if compared == 0 and not seen & {Verdict.SHAPE, Verdict.DIFFERENT, Verdict.NOT_FINITE}:
-        return Outcome.NOTHING
-    if leftovers or not all(verdict.passed for verdict in seen):
-        return Outcome.DIFFERENT
-    return Outcome.CLOSE if Verdict.CLOSE in seen else Outcome.IDENTICAL
+    LAYOUT = "layout"  # axes permuted, split or merged; order; fused, stacked, reshaped, repeated
+    CAST = "cast"
+    SCALE = "scale"
+    FOLD = "fold"  # batch norm, weight norm, LoRA
+    VOCAB = "vocab"  # rows added
+    TIED = "tied"  # one tensor under two names
+    MASK = "mask"  # a boolean mask and the additive mask of the same places
+
+
+class Judge(str, Enum):
+    """Say what counts for the verdict of a recording."""
+
+    ALL = "all"  # what goes in and comes out, and every certain pair inside
+    OUTPUTS = "outputs"  # what goes in and comes out alone
+
+
+# What --accept takes beside the kinds of relations.
+EXTRA_OUTPUTS = "extra"  # outputs that only one side returns

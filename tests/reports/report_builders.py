@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side
-from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
+from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 

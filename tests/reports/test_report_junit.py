@@ -12,7 +12,7 @@ from report_builders import comparison, mixed, nothing, pair
 
 from nndiff.reports import ReportOptions, get_report
 from nndiff.result import Comparison
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.verdict import Verdict
 
 CASES = {**CHECKPOINTS, **RECORDINGS}

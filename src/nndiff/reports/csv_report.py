@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from nndiff.reports import ReportOptions
 from nndiff.result import Comparison, Leftover, Pair
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.text import printable
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -9,7 +9,7 @@ from nndiff.reports import wording
 from nndiff.reports.layers import Rate, Recorded, Row, place_of
 from nndiff.reports.window import Gap
 from nndiff.result import Comparison, Pair, Side
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.text import counted, printable
 from nndiff.verdict import Outcome, Verdict
 

@@ -12,7 +12,7 @@ from nndiff.names import natural_key
 from nndiff.recorded import GRADIENTS
 from nndiff.reports import nothing
 from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals, count
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.tensors import Shape
 from nndiff.text import counted, printable
 from nndiff.text import plural as plural  # every report says numbers so

@@ -6,7 +6,7 @@ import os
 
 from nndiff.errors import UsageError
 from nndiff.stats.interface import Engine, Job, Progress
-from nndiff.stats.metrics import ENVELOPE_RTOLS, Metrics
+from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 
 __all__ = ["ENVELOPE_RTOLS", "Engine", "Job", "Metrics", "Progress", "describe_engine", "get_engine"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.tensors import TensorRef
 
 Progress = Callable[[int], None]  # told the number of elements done since last time

@@ -18,7 +18,7 @@ from nndiff.errors import SourceError, UsageError
 from nndiff.files import OPEN_AT_ONCE, OpenFile, RegularFile, why_unread
 from nndiff.stats import _native
 from nndiff.stats.interface import Job, Progress
-from nndiff.stats.metrics import Metrics
+from nndiff.metrics import Metrics
 from nndiff.stats.numpy_engine import NumpyEngine
 from nndiff.tensors import Data, FileData, LateData, MemoryData, TensorRef
 

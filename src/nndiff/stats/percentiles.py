@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.stats.metrics import NAN
+from nndiff.metrics import NAN
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.stats.metrics import NAN
+from nndiff.metrics import NAN
 
 Floats = NDArray[np.float64]
 

@@ -1,14 +1,19 @@
-"""The numbers of one pair, each with its meaning."""
+"""The numbers of one pair, each with its meaning, and the tolerances they prove to pass or fail."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 NAN = float("nan")
 
 # The relative tolerances at which the needed absolute tolerance is kept, so that a saved
 # result can be judged again at any of them without reading a tensor.
 ENVELOPE_RTOLS: tuple[float, ...] = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+
+_LAST_DIGITS = 1 + 2**-40  # needed_tolerance and max_rel are known to a last digit only
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,52 @@ class Metrics:
     diff_std: float
     needed_tolerance: float  # smallest t that passes as atol = rtol = t, to a last digit; inf where no tolerance would
     envelope: tuple[float, ...]  # for each of ENVELOPE_RTOLS the smallest atol that passes
+
+    def needed_atol(self, rtol: float) -> tuple[float, float]:
+        """Return bounds of the smallest atol that passes at this rtol.
+
+        The smallest passing atol is convex and falls with rtol, so between two known points it lies above the farther
+        one and below the chord.
+        """
+        if self.max_rel <= rtol:
+            return 0.0, 0.0
+        above = bisect_right(ENVELOPE_RTOLS, rtol)
+        if ENVELOPE_RTOLS[above - 1] == rtol:
+            return self.envelope[above - 1], self.envelope[above - 1]
+        least = self.envelope[above] if above < len(ENVELOPE_RTOLS) else 0.0
+        points = self._passing_points()
+        above = bisect_right(points, (rtol, math.inf))
+        if above in (0, len(points)):
+            return least, points[-1][1] if above and points else math.inf
+        (low, low_atol), (high, high_atol) = points[above - 1], points[above]
+        return least, low_atol + (high_atol - low_atol) * (rtol - low) / (high - low)
+
+    def passes_at(self, scale: float = 1.0, exact: bool = False) -> float:
+        """Return the smallest t proven to pass with atol = scale * t and rtol = t; inf where none is.
+
+        Whole numbers and booleans are `exact`: they know no rtol.
+        """
+        if self.nonfinite_unequal:
+            return math.inf
+        if self.unequal == 0:
+            return 0.0
+        if exact:
+            return self.max_abs / scale
+        needed = self.needed_tolerance
+        if scale == 1:
+            return needed
+        # where the chords between known points come down to the line atol = scale * rtol
+        points = self._passing_points()
+        crossing = max(points[-1][0], points[-1][1] / scale) if points else math.inf
+        for (low, low_atol), (high, high_atol) in pairwise(points):
+            if high_atol <= scale * high and high > low:
+                fall = (low_atol - high_atol) / (high - low)
+                crossing = max(low, (low_atol + fall * low) / (scale + fall))
+                break
+        return min(max(needed / scale, needed), crossing)
+
+    def _passing_points(self) -> list[tuple[float, float]]:
+        """Return (rtol, atol) known to pass, by rtol: the envelope, the diagonal, and where no atol is needed."""
+        needed, relative = self.needed_tolerance * _LAST_DIGITS, self.max_rel * _LAST_DIGITS
+        points = [*zip(ENVELOPE_RTOLS, self.envelope, strict=True), (needed, needed), (relative, 0.0)]
+        return sorted(point for point in points if math.isfinite(point[0]) and math.isfinite(point[1]))

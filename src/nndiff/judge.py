@@ -1,97 +1,84 @@
-"""From numbers to a verdict, at the tolerance measured with or at another one."""
+"""From numbers to verdicts: of one pair, and of one candidate. Four rules, no others (docs/judgement.md)."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 
-from nndiff.metrics import ENVELOPE_RTOLS, Metrics
-from nndiff.verdict import Verdict
+from nndiff.errors import UsageError
+from nndiff.metrics import Metrics
+from nndiff.result import Judgement, Leftover, Pair, Rules, Side, decides_alone, decides_verdict
+from nndiff.tensors import Site, Slot
+from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
-UNPROVEN = "the saved numbers do not decide at this tolerance: compare the sources again"
+ALWAYS_ACCEPTED = (RelationKind.TIED, RelationKind.MASK)
+ACCEPTED_INSIDE = (RelationKind.LAYOUT, RelationKind.FOLD)  # for inner outputs, parameters and buffers of recordings
 
 
-def judge(metrics: Metrics, same_dtype: bool) -> Verdict:
-    """Judge numbers at the tolerance they were measured with.
+def parse_accept(kinds: Iterable[str]) -> frozenset[str]:
+    """Return the kinds that --accept names, given one by one or joined by commas."""
+    known = [*(kind.value for kind in RelationKind), EXTRA_OUTPUTS]
+    named = [kind.strip() for text in kinds for kind in text.split(",")]
+    for kind in named:
+        if kind not in known:
+            raise UsageError(f"--accept {kind!r} is not a kind of relation: known are {', '.join(known)}")
+    return frozenset(named)
 
-    Identical asks for the same dtype and the same values: NaN is the same as NaN at the same
-    place, 0.0 the same as -0.0.
-    """
-    if metrics.nonfinite_unequal:
-        return Verdict.NOT_FINITE
-    if metrics.mismatched:
+
+def is_accepted(kind: RelationKind, site: Site | None, rules: Rules) -> bool:
+    """Return True if a proven relation of this kind counts as agreement: rule 2."""
+    if kind in ALWAYS_ACCEPTED or kind.value in rules.accept:
+        return True
+    return site is not None and site.belongs_inside and kind in ACCEPTED_INSIDE
+
+
+def judge_numbers(metrics: Metrics, dtypes: tuple[str, str], rules: Rules) -> Verdict:
+    """Return the verdict that measured numbers give a pair."""
+    same_dtype = dtypes[0] == dtypes[1]
+    if rules.strict_dtype and not same_dtype:
         return Verdict.DIFFERENT
-    return Verdict.IDENTICAL if metrics.unequal == 0 and same_dtype else Verdict.CLOSE
+    return metrics.judge(same_dtype)
 
 
-def rejudge(metrics: Metrics, same_dtype: bool, atol: float, rtol: float) -> tuple[Verdict, str]:
-    """Judge saved numbers at another tolerance; the text says where they do not suffice."""
-    if metrics.nonfinite_unequal:
-        return Verdict.NOT_FINITE, ""
-    if metrics.unequal == 0:
-        return (Verdict.IDENTICAL if same_dtype else Verdict.CLOSE), ""
-    least, most = _needed_atol(metrics, rtol)
-    if most <= atol or metrics.needed_tolerance <= min(atol, rtol):
-        return Verdict.CLOSE, ""
-    decided = least > atol or metrics.needed_tolerance > max(atol, rtol)
-    return Verdict.DIFFERENT, "" if decided else UNPROVEN
+def judge_candidate(
+    pairs: Sequence[Pair], leftovers: Sequence[Leftover], rules: Rules, reference: Side, candidate: Side
+) -> Judgement:
+    """Return the verdict on one candidate: rules 1, 3 and 4."""
+    deciding = [pair for pair in pairs if decides_verdict(pair, rules)]
+    alone = sum(decides_alone(leftover, rules) for leftover in leftovers)
+    outcome = _weigh(deciding, alone)
+    if outcome.exit_code == 0 and (reference.unread_outputs or candidate.unread_outputs):
+        # an output that nobody could read may differ
+        compared_output = any(pair.is_final_output for pair in pairs)
+        outcome = Outcome.DIFFERENT if compared_output else Outcome.NOTHING
+    if outcome.exit_code == 0 and (reference.was_cut_off or candidate.was_cut_off):
+        outcome = Outcome.DIFFERENT  # nobody knows what would have come
+    if not any(pair.sites for pair in pairs):
+        return Judgement(outcome)
+    everything = Rules(rules.accept, Judge.ALL, rules.strict_dtype)
+    outside = [pair for pair in pairs if pair.is_outside and pair.decides]
+    alone_outside = sum(decides_alone(leftover, everything) and not leftover.is_inside for leftover in leftovers)
+    inside = [pair for pair in pairs if pair.is_inside and pair.decides and pair.slot is Slot.OUTPUT]
+    return Judgement(
+        outcome,
+        outside=_weigh(outside, alone_outside),
+        inside_compared=len(inside),
+        inside_different=sum(not pair.verdict.passed for pair in inside),
+    )
 
 
-def _needed_atol(metrics: Metrics, rtol: float) -> tuple[float, float]:
-    """Return bounds of the smallest passing atol at this rtol.
+def _weigh(pairs: Sequence[Pair], alone: int) -> Outcome:
+    """Judge pairs and the number of tensors without a partner together.
 
-    The smallest passing atol is convex and falls with rtol, so between two known points it lies
-    above the farther one and below the chord.
+    A tensor without a partner is a difference. No element compared is never a pass, unless something is already known
+    to differ; what both models were fed is equal by construction and says nothing of them.
     """
-    if metrics.max_rel <= rtol:
-        return 0.0, 0.0
-    above = bisect_right(ENVELOPE_RTOLS, rtol)
-    if ENVELOPE_RTOLS[above - 1] == rtol:
-        return metrics.envelope[above - 1], metrics.envelope[above - 1]
-    least = metrics.envelope[above] if above < len(ENVELOPE_RTOLS) else 0.0
-    return least, _chord(_points(metrics), rtol)
-
-
-_Point = tuple[float, float]  # an rtol, and an atol that passes with it
-_LAST_DIGITS = 1 + 2**-40  # what is known to a last digit only
-
-
-def _points(metrics: Metrics) -> list[_Point]:
-    """Return what is known to pass, by rtol: the envelope, the diagonal, and where no atol is needed."""
-    needed, alone = metrics.needed_tolerance * _LAST_DIGITS, metrics.max_rel * _LAST_DIGITS
-    points = [*zip(ENVELOPE_RTOLS, metrics.envelope, strict=True), (needed, needed), (alone, 0.0)]
-    return sorted(point for point in points if all(map(math.isfinite, point)))
-
-
-def _chord(points: list[_Point], rtol: float) -> float:
-    """Return an atol that passes with an rtol, by the nearest points."""
-    above = bisect_right(points, (rtol, math.inf))
-    if above in (0, len(points)):
-        return points[-1][1] if above and points else math.inf
-    (low, most), (high, least) = points[above - 1], points[above]
-    return most + (least - most) * (rtol - low) / (high - low)
-
-
-def passing(metrics: Metrics, scale: float = 1.0, exact: bool = False) -> float:
-    """Return the smallest t that the numbers prove to pass, with atol = scale * t and rtol = t; inf where none does.
-
-    Exact numbers know no rtol.
-    """
-    if metrics.nonfinite_unequal:
-        return math.inf
-    if metrics.unequal == 0:
-        return 0.0
-    if exact:
-        return metrics.max_abs / scale
-    needed = metrics.needed_tolerance
-    return needed if scale == 1 else min(max(needed / scale, needed), _crossing(_points(metrics), scale))
-
-
-def _crossing(points: list[_Point], scale: float) -> float:
-    """Return where the chords between points come down to the line atol = scale * rtol."""
-    for (low, most), (high, least) in pairwise(points):
-        if least <= scale * high and high > low:
-            fall = (most - least) / (high - low)
-            return max(low, (most + fall * low) / (scale + fall))
-    return max(points[-1][0], points[-1][1] / scale) if points else math.inf
+    verdicts = {pair.verdict for pair in pairs}
+    compared = 0
+    for pair in pairs:
+        if pair.metrics is not None and not pair.is_input:
+            compared += pair.metrics.count
+    if compared == 0 and not verdicts & {Verdict.SHAPE, Verdict.DIFFERENT, Verdict.NOT_FINITE}:
+        return Outcome.NOTHING
+    if alone or not all(verdict.passed for verdict in verdicts):
+        return Outcome.DIFFERENT
+    return Outcome.CLOSE if Verdict.CLOSE in verdicts else Outcome.IDENTICAL

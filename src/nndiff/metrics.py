@@ -7,6 +7,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
+from nndiff.verdict import Verdict
+
 NAN = float("nan")
 
 # The relative tolerances at which the needed absolute tolerance is kept, so that a saved
@@ -70,6 +72,29 @@ class Metrics:
     diff_std: float
     needed_tolerance: float  # smallest t that passes as atol = rtol = t, to a last digit; inf where no tolerance would
     envelope: tuple[float, ...]  # for each of ENVELOPE_RTOLS the smallest atol that passes
+
+    def judge(self, same_dtype: bool) -> Verdict:
+        """Judge the numbers at the tolerance they were measured with.
+
+        Identical asks for the same dtype and the same values: NaN is the same as NaN at the same place, 0.0 the same
+        as -0.0.
+        """
+        if self.nonfinite_unequal:
+            return Verdict.NOT_FINITE
+        if self.mismatched:
+            return Verdict.DIFFERENT
+        return Verdict.IDENTICAL if self.unequal == 0 and same_dtype else Verdict.CLOSE
+
+    def judge_at(self, same_dtype: bool, atol: float, rtol: float) -> tuple[Verdict, bool]:
+        """Judge saved numbers at another tolerance; False where they do not suffice to decide."""
+        if self.nonfinite_unequal:
+            return Verdict.NOT_FINITE, True
+        if self.unequal == 0:
+            return (Verdict.IDENTICAL if same_dtype else Verdict.CLOSE), True
+        least, most = self.needed_atol(rtol)
+        if most <= atol or self.needed_tolerance <= min(atol, rtol):
+            return Verdict.CLOSE, True
+        return Verdict.DIFFERENT, least > atol or self.needed_tolerance > max(atol, rtol)
 
     def needed_atol(self, rtol: float) -> tuple[float, float]:
         """Return bounds of the smallest atol that passes at this rtol.

@@ -90,6 +90,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise UsageError(f"pattern {pattern!r} is not a regular expression: {error}") from None
 
 
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that is not a regular expression though it says so."""
+    _compiled(pattern)
+
+
 def matches(name: str, pattern: str) -> bool:
     r"""Tell whether a pattern names this tensor.
 

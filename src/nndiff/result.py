@@ -183,7 +183,7 @@ class Pair:
     @property
     def is_inside(self) -> bool:
         """Return True for what is inside the model, where another implementation may do things differently."""
-        return self.sites is not None and (self.sites[0].is_inside or self.sites[0].slot.is_parameter)
+        return self.sites is not None and self.sites[0].belongs_inside
 
     @property
     def is_outside(self) -> bool:
@@ -264,8 +264,13 @@ class Leftover:
     same_as: str = ""  # a paired tensor of its own side that holds the very same values
 
     @property
+    def is_inside(self) -> bool:
+        """Return True for what is inside the model."""
+        return self.site is not None and self.site.belongs_inside
+
+    @property
     def counts(self) -> bool:
-        """Return True if having no partner is a difference."""
+        """Return True if having no partner is a difference, unless the rules say otherwise."""
         return self.reason in (LeftoverReason.NO_PARTNER, LeftoverReason.EXTRA_OUTPUT, LeftoverReason.UNREACHED)
 
 
@@ -532,25 +537,16 @@ class Comparison:
     @cached_property
     def needed_tolerance(self) -> float | None:
         """Return the smallest t at which all that counts passes as atol = rtol = t; None if none is known."""
-        counted = [pair for pair in self.pairs if self.counts(pair)]
-        if not any(not pair.is_input for pair in counted) or any(self.counts_alone(each) for each in self.leftovers):
+        counted = [pair for pair in self.pairs if decides_verdict(pair, self.rules)]
+        if all(pair.is_input for pair in counted):
+            return None
+        if any(decides_alone(leftover, self.rules) for leftover in self.leftovers):
             return None
         for side in self.candidates:
             if self.cut_off_sides(side.label) or self.unread_outputs(side.label):
                 return None
         needed = max(pair.passes_at for pair in counted)
         return needed if math.isfinite(needed) else None
-
-    def counts(self, pair: Pair) -> bool:
-        """Return True if a pair decides the verdict under the rules in force."""
-        return pair.decides and (self.rules.judge is Judge.ALL or pair.is_outside)
-
-    def counts_alone(self, leftover: Leftover) -> bool:
-        """Return True if having no partner is a difference under the rules in force."""
-        if leftover.reason is LeftoverReason.EXTRA_OUTPUT:
-            return self.rules.judge is Judge.ALL and EXTRA_OUTPUTS not in self.rules.accept
-        inside = leftover.site is not None and (leftover.site.is_inside or leftover.site.slot.is_parameter)
-        return leftover.counts and (self.rules.judge is Judge.ALL or not inside)
 
     def worst(self, top: int | None = None) -> list[Pair]:
         """Return the pairs that are not identical, worst first."""
@@ -578,6 +574,18 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return _get_presenter().html(self)
+
+
+def decides_verdict(pair: Pair, rules: Rules) -> bool:
+    """Return True if a pair counts for the verdict under these rules."""
+    return pair.decides and (rules.judge is Judge.ALL or pair.is_outside)
+
+
+def decides_alone(leftover: Leftover, rules: Rules) -> bool:
+    """Return True if having no partner is a difference under these rules."""
+    if leftover.reason is LeftoverReason.EXTRA_OUTPUT:
+        return rules.judge is Judge.ALL and EXTRA_OUTPUTS not in rules.accept
+    return leftover.counts and (rules.judge is Judge.ALL or not leftover.is_inside)
 
 
 def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:

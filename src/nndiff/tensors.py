@@ -215,6 +215,11 @@ class Site:
         return bool(self.module) and self.slot.is_activation
 
     @property
+    def belongs_inside(self) -> bool:
+        """Return True for everything inside the model: what flows through its modules and what they hold."""
+        return self.is_inside or self.slot.is_parameter or self.slot.is_buffer
+
+    @property
     def is_final_output(self) -> bool:
         """Return True for an output of the model itself."""
         return not self.module and self.slot is Slot.OUTPUT

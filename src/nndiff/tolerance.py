@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
 from nndiff.dtypes import DType
 from nndiff.errors import UsageError
+from nndiff.names import check_pattern, matches_any
 
 DEFAULT_ATOL = 1e-5
 DEFAULT_RTOL = 1e-5
@@ -32,57 +34,121 @@ _AUTO: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True)
+class Override:
+    """Give the tensors that a pattern names a tolerance of their own."""
+
+    pattern: str
+    atol: float | None = None
+    rtol: float | None = None
+
+
+@dataclass(frozen=True)
 class Tolerance:
     """Judge |candidate - reference| <= atol + rtol * |reference|, as torch.allclose does.
 
-    Whole numbers and booleans know no rounding: for them rtol is not used and atol is, so
-    that the defaults demand equality and a step of one must be asked for.
+    Whole numbers and booleans know no rounding: for them rtol is not used and atol is, so that the defaults demand
+    equality and a step of one must be asked for.
     """
 
     atol: float = DEFAULT_ATOL
     rtol: float = DEFAULT_RTOL
     origin: str = "default"
+    overrides: tuple[Override, ...] = ()  # the last that names a tensor decides
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):
-            value: Any = getattr(self, name)
-            if not (isinstance(value, Real) and float(value) >= 0 and math.isfinite(value)):
-                raise UsageError(f"{name} must be a finite number of zero or more, not {value!r}")
-            object.__setattr__(self, name, float(value))  # numbers of NumPy are taken, and kept as our own
+            object.__setattr__(self, name, _check_number(name, getattr(self, name)))
 
-    def for_pair(self, reference: DType, candidate: DType) -> tuple[float, float]:
-        """Return (atol, rtol) for a pair of these dtypes."""
-        if reference.exact and candidate.exact:
-            return (0.0 if self.origin == "auto" else self.atol, 0.0)
-        if self.origin != "auto":
-            return self.atol, self.rtol
-        rows = [_AUTO[dtype.name] for dtype in (reference, candidate) if dtype.name in _AUTO]
-        return max(atol for _, atol in rows), max(rtol for rtol, _ in rows)
+    def for_pair(self, names: Sequence[str], reference: DType, candidate: DType) -> tuple[float, float]:
+        """Return (atol, rtol) for a pair of these names and dtypes."""
+        atol, rtol = self.atol, self.rtol
+        exact = reference.exact and candidate.exact
+        if self.origin == "auto" and not exact:
+            rows = [_AUTO[dtype.name] for dtype in (reference, candidate) if dtype.name in _AUTO]
+            atol, rtol = max(row[1] for row in rows), max(row[0] for row in rows)
+        elif self.origin == "auto":
+            atol = 0.0
+        for override in self.overrides:
+            if any(matches_any(name, (override.pattern,)) for name in names):
+                atol = atol if override.atol is None else override.atol
+                rtol = rtol if override.rtol is None else override.rtol
+        return atol, 0.0 if exact else rtol
+
+
+def _check_number(name: str, value: Any) -> float:
+    """Return a tolerance as a float of our own: numbers of NumPy are taken."""
+    if isinstance(value, bool) or not (isinstance(value, Real) and float(value) >= 0 and math.isfinite(value)):
+        raise UsageError(f"{name} must be a finite number of zero or more, not {value!r}")
+    return float(value)
 
 
 AUTO = Tolerance(0.0, 0.0, "auto")
 
+Given = float | str | Mapping[str, float] | Sequence[float | str] | None  # one number, or PATTERN=NUMBER, or several
 
-def choose(atol: float | None, rtol: float | None, tolerance: str | None = None) -> Tolerance:
-    """Return the tolerance asked for; one number given leaves the other at its default."""
+
+def choose_tolerance(atol: Given = None, rtol: Given = None, tolerance: str | None = None) -> Tolerance:
+    """Return the tolerance asked for; one number given leaves the other at its default.
+
+    Each of atol and rtol is a number, a text `PATTERN=NUMBER` for the tensors a pattern names, several of them, or a
+    mapping {pattern: number}.
+    """
+    numbers: dict[str, float | None] = {}
+    overrides: list[Override] = []
+    for name, given in (("atol", atol), ("rtol", rtol)):
+        numbers[name], patterns = _split_patterns(name, given)
+        overrides += [Override(pattern, **{name: value}) for pattern, value in patterns]
     if tolerance == "auto":
-        if atol is not None or rtol is not None:
+        if numbers["atol"] is not None or numbers["rtol"] is not None:
             raise UsageError("--tolerance auto chooses atol and rtol by dtype: give one or the other, not both")
-        return AUTO
+        return replace(AUTO, overrides=tuple(overrides))
     if tolerance is not None:
         raise UsageError(f"unknown tolerance {tolerance!r}: the known one is 'auto'")
-    if atol is None and rtol is None:
-        return Tolerance()
-    return Tolerance(DEFAULT_ATOL if atol is None else atol, DEFAULT_RTOL if rtol is None else rtol, "given")
+    if numbers == {"atol": None, "rtol": None}:
+        return Tolerance(overrides=tuple(overrides))
+    return Tolerance(
+        DEFAULT_ATOL if numbers["atol"] is None else numbers["atol"],
+        DEFAULT_RTOL if numbers["rtol"] is None else numbers["rtol"],
+        "given",
+        tuple(overrides),
+    )
 
 
-def typed(needed: float) -> str:
+def _split_patterns(name: str, given: Given) -> tuple[float | None, list[tuple[str, float]]]:
+    """Return the number for all tensors, if one is given, and those for the tensors of patterns."""
+    if given is None:
+        return None, []
+    if isinstance(given, Mapping):
+        return None, [(str(pattern), _check_number(name, value)) for pattern, value in given.items()]
+    entries = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    number: float | None = None
+    patterns: list[tuple[str, float]] = []
+    for entry in entries:
+        if not isinstance(entry, str):
+            number = _check_number(name, entry)
+            continue
+        pattern, equals, digits = entry.rpartition("=")
+        try:
+            value = _check_number(name, float(digits))
+        except ValueError:
+            raise UsageError(f"--{name} {entry!r} is not a number or PATTERN=NUMBER, as in 'lm_head.*=1e-3'") from None
+        if equals and not pattern:
+            raise UsageError(f"--{name} {entry!r} has no pattern before the =")
+        if equals:
+            check_pattern(pattern)
+            patterns.append((pattern, value))
+        else:
+            number = value
+    return number, patterns
+
+
+def format_options(needed: float) -> str:
     """Return the options that let pass what needs this as atol and rtol."""
-    text = rounded_up(needed)
+    text = round_up(needed)
     return f"--atol {text} --rtol {text}"
 
 
-def rounded_up(value: float) -> str:
+def round_up(value: float) -> str:
     """Return three digits that are never less than the value, so that what is printed passes."""
     if value == 0:
         return "0"

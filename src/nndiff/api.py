@@ -1,0 +1,270 @@
+"""The Python API: compare, assert_same, and the methods of a result that show it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from nndiff import result_json
+from nndiff.compare import compare_sources
+from nndiff.errors import UsageError
+from nndiff.reports import ReportOptions, get_report, write_report
+from nndiff.result import Comparison, FirstDivergence, present_with
+from nndiff.tolerance import Given, Tolerance
+
+__all__ = ["Comparison", "assert_same", "compare"]
+
+_DEFAULT_SEED = 42
+_REPORT_WIDTH = 100  # columns of a printed result: notebooks and logs have no width of their own
+
+
+class _Presenter:
+    """Show results by the reports."""
+
+    def text(self, comparison: Comparison) -> str:
+        """Return the terminal report."""
+        return get_report("terminal").render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
+
+    def html(self, comparison: Comparison) -> str:
+        """Return the html report, for a notebook."""
+        from nndiff.reports.html import render_notebook
+
+        return render_notebook(comparison)
+
+    def to_dict(self, comparison: Comparison) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return result_json.to_dict(comparison)
+
+    def write(self, comparison: Comparison, report: str) -> None:
+        """Write a report, `FORMAT:PATH`."""
+        write_report(comparison, report)
+
+    def judged_at(self, comparison: Comparison, tolerance: Tolerance) -> Comparison:
+        """Return the same numbers judged at another tolerance."""
+        from nndiff.findings.causes import LASTING_CAUSES
+        from nndiff.rejudge import judge_at
+
+        return judge_at(comparison, tolerance, LASTING_CAUSES)
+
+
+present_with(_Presenter())
+
+
+@dataclass(frozen=True)
+class _Running:
+    """Say how models are run; None and False leave it to the recording, or to the default."""
+
+    seed: int | None
+    backward: bool
+    loss: Callable[..., Any] | None
+    mode: Literal["train", "eval"] | None
+    dropout: Literal["off"] | None
+    params: bool
+    inputs_kept: bool
+    depth: int | None
+    leaves: bool
+
+    def as_options(self) -> dict[str, Any]:
+        """Return the keywords of nndiff.record."""
+        return {**vars(self), "seed": _DEFAULT_SEED if self.seed is None else self.seed}
+
+
+def compare(
+    reference: Any,
+    *candidates: Any,
+    inputs: Any = None,
+    seed: int | None = None,
+    backward: bool = False,
+    loss: Callable[..., Any] | None = None,
+    mode: Literal["train", "eval"] | None = None,
+    dropout: Literal["off"] | None = None,
+    params: bool = False,
+    inputs_kept: bool = False,
+    depth: int | None = None,
+    leaves: bool = False,
+    atol: Given = None,
+    rtol: Given = None,
+    tolerance: Literal["auto"] | None = None,
+    accept: str | Iterable[str] = (),
+    judge: Literal["all", "outputs"] = "all",
+    strict_dtype: bool = False,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    rename: str | Iterable[str | tuple[str, str]] = (),
+    mapping: Mapping[str, str] | None = None,
+    group: str | Iterable[str] | Mapping[str, str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    r"""Compare a reference with one or more candidates; returns the result and prints nothing.
+
+    Each side is a path (checkpoint, folder, recording; `FILE::key` chooses a part), a mapping of names to arrays or
+    tensors, or a module. Modules are compared by their weights, or, with `inputs`, by what every layer does with them:
+    forward, and with `backward` the gradients too. Against a recording, a module is fed what was recorded, the way it
+    was recorded.
+
+        nndiff.compare("a.nemo", "b.ckpt").verdict
+        nndiff.compare(model_a, model_b, inputs=batch, backward=True).first_divergence
+        nndiff.compare(model_a, model_b, inputs=[batch_1, batch_2])
+        nndiff.compare("a.nnrec", model).verdict
+        nndiff.compare(model_a, model_b.state_dict(), rename=[r"^encoder\.=>"])
+
+    `inputs` is a tensor, a tuple of arguments, a dict of keywords, a function that makes one of them, or a list of
+    several batches. `params`, `inputs_kept`, `depth` and `leaves` choose what is recorded, as in nndiff.record.
+    `atol` and `rtol` are numbers, or {pattern: number}. `accept` names kinds of relations that count as agreement
+    (layout, cast, scale, fold, vocab, extra), `judge="outputs"` lets only inputs and outputs of the model decide, and
+    `strict_dtype` calls tensors of another dtype different. `include`, `exclude`, `rename` and `group` are one rule or
+    several, as on the command line; `mapping` is {reference's name: candidate's name}. `progress` is called with the
+    elements done and the elements in all.
+    """
+    for candidate in candidates:
+        if isinstance(candidate, (list, tuple)) and any(isinstance(item, (str, os.PathLike)) for item in candidate):
+            raise UsageError("candidates are given one by one, compare(reference, a, b), not as a list of paths")
+    options: dict[str, Any] = {
+        "atol": atol,
+        "rtol": rtol,
+        "tolerance": tolerance,
+        "accept": _as_rules("accept", accept),
+        "judge": judge,
+        "strict_dtype": strict_dtype,
+        "include": _as_rules("include", include),
+        "exclude": _as_rules("exclude", exclude),
+        "rename": _as_rules("rename", rename, str, tuple),
+        "mapping": mapping,
+        "group": group if isinstance(group, Mapping) else _as_rules("group", group),
+        "progress": progress,
+    }
+    running = _Running(seed, backward, loss, mode, dropout, params, inputs_kept, depth, leaves)
+    recorded_run = _find_run(reference) if inputs is None and any(map(_is_module, candidates)) else ""
+    if recorded_run:
+        inputs, running = _repeat_run(recorded_run, running)
+    if inputs is None:
+        _refuse_running_options(running)
+        if _is_module(reference) and any(_find_run(candidate) for candidate in candidates):
+            raise UsageError(
+                "a module is compared with a recording by running it on what was recorded: the recording comes first, "
+                "compare(recording, module)"
+            )
+        return compare_sources(reference, *candidates, **options)
+    with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
+        sides = []
+        for number, side in enumerate((reference, *candidates)):
+            sides.append(_record_side(side, inputs, Path(folder) / str(number), running))
+        return _label_models(compare_sources(*sides, **options), (reference, *candidates))
+
+
+def _label_models(comparison: Comparison, sides: tuple[Any, ...]) -> Comparison:
+    """Return a result in which live models go by their class, not by the folder they were recorded to."""
+    labels: dict[str, str] = {}
+    for side, model in zip((comparison.reference, *comparison.candidates), sides, strict=True):
+        label = f"<{type(model).__name__}>" if _is_module(model) else side.label
+        number = 2
+        while side is not comparison.reference and label in list(labels.values())[1:]:
+            label, number = f"<{type(model).__name__}> ({number})", number + 1
+        labels[side.label] = label
+    return relabel(comparison, labels)
+
+
+def relabel(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
+    """Return a result whose sides go by other labels."""
+
+    def renamed(item: Any) -> Any:
+        return replace(item, candidate=labels.get(item.candidate, item.candidate))
+
+    firsts: dict[str, FirstDivergence] = {}
+    for label, first in comparison.first_divergences.items():
+        firsts[labels.get(label, label)] = renamed(first)
+    return replace(
+        comparison,
+        reference=replace(comparison.reference, label=labels.get(comparison.reference.label, comparison.reference.label)),
+        candidates=tuple(replace(side, label=labels.get(side.label, side.label)) for side in comparison.candidates),
+        pairs=tuple(renamed(pair) for pair in comparison.pairs),
+        leftovers=tuple(renamed(leftover) for leftover in comparison.leftovers),
+        findings=tuple(renamed(finding) for finding in comparison.findings),
+        first_divergences=firsts,
+        judgements={labels.get(label, label): judgement for label, judgement in comparison.judgements.items()},
+    )
+
+
+def _refuse_running_options(running: _Running) -> None:
+    """Refuse options about running models where none is run, lest they be taken for heeded."""
+    given = [name for name, value in vars(running).items() if value not in (None, False) and name != "seed"]
+    if given:
+        verb = "is" if len(given) == 1 else "are"
+        raise UsageError(f"{' and '.join(given)} {verb} about running models: give inputs=... too")
+
+
+def _as_rules(option: str, given: Any, *kinds: type) -> tuple[Any, ...]:
+    """Return one rule or several as a tuple."""
+    rules = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    for rule in rules:
+        if not isinstance(rule, kinds or str):
+            raise UsageError(f"{option} takes a string or several of them, not {rule!r}")
+    return rules
+
+
+def _is_module(side: Any) -> bool:
+    return hasattr(side, "named_modules")
+
+
+def _find_run(side: Any) -> str:
+    """Return the path of a recorded run; an empty one where the side is something else."""
+    from nndiff.again import is_run
+
+    path = side if isinstance(side, (str, os.PathLike)) else getattr(side, "path", None)
+    path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    return path if isinstance(path, str) and is_run(path) else ""
+
+
+@dataclass(frozen=True)
+class _SavedInputs:
+    """Name the file or recording that holds the inputs."""
+
+    path: str
+
+
+def _repeat_run(path: str, running: _Running) -> tuple[_SavedInputs, _Running]:
+    """Return where a recorded run has its inputs, and how it was run where nothing else is asked for."""
+    from nndiff.again import run_again
+
+    run = run_again(path)
+    return _SavedInputs(run.inputs), replace(
+        running,
+        seed=run.seed if running.seed is None else running.seed,
+        backward=running.backward or run.backward,
+        mode=running.mode or run.mode,
+        dropout=running.dropout or run.dropout,
+        params=running.params or run.params,
+        inputs_kept=running.inputs_kept or run.inputs_kept,
+    )
+
+
+def _record_side(side: Any, inputs: Any, path: Path, running: _Running) -> Any:
+    """Return the recording of a module; a recording stays what it is."""
+    if not _is_module(side):
+        return side
+    from nndiff.recording.record import record
+
+    if not isinstance(inputs, _SavedInputs):
+        return record(side, inputs, path=path, **running.as_options())
+    from nndiff.models.inputs import load
+
+    saved = load(inputs.path, side)
+    return record(side, saved.inputs, path=path, notes=saved.notes, **running.as_options())
+
+
+def assert_same(reference: Any, candidate: Any, inputs: Any = None, *, msg: str | None = None, **options: Any) -> None:
+    """Raise AssertionError with the report unless two models (or any two sources) are the same.
+
+    nndiff.assert_same(model_a, model_b, inputs)
+    nndiff.assert_same("a.safetensors", "b.safetensors", atol=0, rtol=0, msg="after conversion")
+    """
+    __tracebackhide__ = True  # pytest shows the caller's line, not this one
+    result = compare(reference, candidate, inputs=inputs, **options)
+    if result.exit_code:
+        headline = get_report("terminal").render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
+        report = get_report("terminal").render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
+        raise AssertionError("\n".join(filter(None, (f"{msg}: {headline}" if msg else headline, report))))

@@ -1,0 +1,363 @@
+"""Compare sources: open, align, measure, prove relations, judge, explain. Data flows one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nndiff.align import Match, Rename
+from nndiff.files import unchanged
+from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept
+from nndiff.metrics import Metrics
+from nndiff.names import parse_groups
+from nndiff.plan import PairingRules, Plan, plan_comparison
+from nndiff.result import (
+    CANDIDATE,
+    REFERENCE,
+    Comparison,
+    Finding,
+    FirstDivergence,
+    Judgement,
+    Leftover,
+    Method,
+    Note,
+    NoteSlug,
+    Pair,
+    Related,
+    Rules,
+    Side,
+)
+from nndiff.stats import Job, get_engine
+from nndiff.stats.shortcuts import judge_unmeasured
+from nndiff.tensors import Slot, TensorRef
+from nndiff.tolerance import Given, Tolerance, choose_tolerance
+from nndiff.verdict import Judge, Verdict
+
+Progress = Callable[[int, int], None]  # elements done, elements in all
+
+
+def compare_sources(
+    reference: Any,
+    *candidates: Any,
+    atol: Given = None,
+    rtol: Given = None,
+    tolerance: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    rename: Sequence[Any] = (),
+    mapping: Mapping[str, str] | None = None,
+    group: Mapping[str, str] | Sequence[str] = (),
+    accept: Iterable[str] = (),
+    judge: str = Judge.ALL.value,
+    strict_dtype: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare a reference with one or more candidates, each anything that `open_source` opens."""
+    pairing = PairingRules(
+        tuple(Rename.parse(rule) for rule in rename),
+        dict(mapping or {}),
+        tuple(include),
+        tuple(exclude),
+        dict(group) if isinstance(group, Mapping) else parse_groups(group),
+    )
+    rules = Rules(parse_accept(accept), Judge(judge), strict_dtype)
+    plans = plan_comparison(reference, candidates, pairing)
+    return run_plans(plans, choose_tolerance(atol, rtol, tolerance), rules, pairing.groups, progress)
+
+
+def run_plans(
+    plans: Sequence[Plan],
+    tolerance: Tolerance,
+    rules: Rules,
+    groups: Mapping[str, str],
+    progress: Progress | None = None,
+) -> Comparison:
+    """Measure, judge and explain what was planned."""
+    with unchanged():
+        rows: list[_Row] = []
+        for plan in plans:
+            rows += _prepare_rows(plan, tolerance)
+        _measure_rows(rows, progress)
+        parts = [_judge_plan(plan, [row for row in rows if row.plan is plan], tolerance, rules) for plan in plans]
+    pairs: list[Pair] = []
+    for part in parts:
+        for pair in part.pairs:
+            pairs.append(replace(pair, order=len(pairs)))
+    notes: dict[Note, None] = {}
+    for part in parts:
+        notes.update(dict.fromkeys(part.notes))
+    return Comparison(
+        kind="recording" if all(plan.recorded for plan in plans) else "checkpoint",
+        reference=parts[0].reference,
+        candidates=tuple(part.candidate for part in parts),
+        tolerance=tolerance,
+        pairs=tuple(pairs),
+        judgements={part.candidate.label: part.judgement for part in parts},
+        leftovers=tuple(leftover for part in parts for leftover in part.leftovers),
+        findings=tuple(finding for part in parts for finding in part.findings),
+        first_divergences={part.candidate.label: part.first for part in parts if part.first is not None},
+        groups=groups,
+        notes=tuple(notes),
+        rules=rules,
+    )
+
+
+@dataclass
+class _Row:
+    """Hold a pair on its way: the tensors as they are compared, the tolerance, then the numbers."""
+
+    plan: Plan
+    match: Match
+    reference: TensorRef
+    candidate: TensorRef
+    atol: float
+    rtol: float
+    scale: float = 1.0
+    metrics: Metrics | None = None
+    verdict: Verdict | None = None
+    notes: tuple[Note, ...] = ()
+    relation: Any = None  # of a part of a fused layer: how it is taken out of the whole
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Hold the result of one candidate."""
+
+    reference: Side
+    candidate: Side
+    pairs: list[Pair]
+    leftovers: list[Leftover]
+    judgement: Judgement
+    first: FirstDivergence | None
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...]
+
+
+def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
+    """Return the pairs of a plan, ready to be measured: parts of fused layers cut out, gradients on their scale."""
+    rows = [_make_row(plan, tolerance, match, reference, candidate) for match, reference, candidate in plan.pairs()]
+    if not plan.recorded:
+        return rows
+    from nndiff.diagnosis.noise import GradientScale  # what only recordings need
+
+    for fused in plan.alignment.fused:
+        rows += _cut_fused(plan, fused, tolerance)
+    scales = GradientScale(row.reference for row in rows)
+    for row in rows:
+        row.scale = scales.scale_of(row.reference)
+        row.atol *= row.scale
+    return sorted(rows, key=lambda row: row.reference.trace.order)
+
+
+def _make_row(
+    plan: Plan, tolerance: Tolerance, match: Match, reference: TensorRef, candidate: TensorRef, relation: Any = None
+) -> _Row:
+    names = (match.reference, match.candidate)
+    atol, rtol = tolerance.for_pair(names, reference.dtype, candidate.dtype)
+    return _Row(plan, match, reference, candidate, atol, rtol, relation=relation)
+
+
+def _cut_fused(plan: Plan, fused: FusedMatch, tolerance: Tolerance) -> Iterator[_Row]:
+    """Yield one row for each part of a fused layer; certain where the elements prove how the parts lie in it."""
+    from nndiff.relations.fused import cut_part, natural_parts, prove, relate_parts
+
+    wholes, others = (plan.reference, plan.candidate) if fused.whole_is_reference else (plan.candidate, plan.reference)
+    whole = wholes.tensors[fused.whole]
+    parts = [others.tensors[name] for name in fused.parts]
+    atol, rtol = tolerance.for_pair((fused.whole, *fused.parts), whole.dtype, parts[0].dtype)
+    sides = ([whole], parts) if fused.whole_is_reference else (parts, [whole])
+    relation = prove(*sides, atol, rtol)
+    related = relate_parts(relation, parts) if relation else natural_parts(whole, parts, fused.whole_is_reference)
+    for part, label, part_relation in zip(parts, fused.labels, related or (), strict=bool(related)):
+        operations = part_relation.reference if fused.whole_is_reference else part_relation.candidate
+        piece = cut_part(whole, operations, f"{whole.name}.[{label}]")
+        sides_of_part = (piece, part) if fused.whole_is_reference else (part, piece)
+        match = Match(sides_of_part[0].name, sides_of_part[1].name, Method.PARTS, certain=relation is not None)
+        yield _make_row(plan, tolerance, match, *sides_of_part, part_relation if relation else None)
+
+
+def _measure_rows(rows: Sequence[_Row], progress: Progress | None) -> None:
+    """Measure every row that must be, all in one pass over the engine."""
+    waiting: list[_Row] = []
+    for row in rows:
+        known = judge_unmeasured(row.reference, row.candidate, row.atol, row.rtol)
+        if known is None:
+            waiting.append(row)
+        else:
+            row.verdict, row.metrics, row.notes = known.verdict, known.metrics, known.notes
+    jobs = [Job(row.reference, row.candidate, row.atol, row.rtol) for row in waiting]
+    for row, metrics in zip(waiting, get_engine().measure(jobs, _count_progress(progress, jobs)), strict=True):
+        row.metrics = metrics
+
+
+def _count_progress(progress: Progress | None, jobs: Sequence[Job]) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    total, done = sum(job.reference.count for job in jobs), 0
+
+    def count(elements: int) -> None:
+        nonlocal done
+        done += elements
+        progress(done, total)
+
+    return count
+
+
+def _make_pair(row: _Row, rules: Rules) -> Pair:
+    dtypes = (row.reference.dtype.name, row.candidate.dtype.name)
+    verdict = row.verdict
+    if verdict is None or (rules.strict_dtype and dtypes[0] != dtypes[1] and verdict.passed):
+        assert row.metrics is not None  # what was not known before was measured
+        verdict = judge_numbers(row.metrics, dtypes, rules)
+    notes = row.notes
+    if dtypes[0] != dtypes[1] and row.metrics is not None:
+        notes = (*notes, Note(NoteSlug.DTYPES_DIFFER, "the dtypes differ; compared after widening both"))
+    pair = Pair(
+        candidate=row.plan.label,
+        reference_name=row.match.reference,
+        candidate_name=row.match.candidate,
+        method=row.match.method,
+        certain=row.match.certain,
+        verdict=verdict,
+        shape=(row.reference.shape, row.candidate.shape),
+        dtype=dtypes,
+        order=0,
+        stored=row.metrics,
+        atol=row.atol,
+        rtol=row.rtol,
+        scale=row.scale,
+        sites=(row.reference.site, row.candidate.site) if row.plan.recorded else None,
+        notes=notes,
+    )
+    if row.relation is None or row.metrics is None:
+        return pair
+    return _apply_relation(pair, row.relation, row.metrics, rules)
+
+
+def _apply_relation(pair: Pair, relation: Any, metrics: Metrics, rules: Rules) -> Pair:
+    """Return a pair with a proven relation; where its kind is accepted, the numbers after it are judged."""
+    accepted = is_accepted(relation.kind, pair.sites[0] if pair.sites else None, rules)
+    pair = replace(pair, related=Related(relation, metrics, accepted))
+    return replace(pair, verdict=judge_numbers(metrics, pair.dtype, rules)) if accepted else pair
+
+
+def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: Rules) -> _Part:
+    """Judge and explain one candidate."""
+    pairs = [_make_pair(row, rules) for row in rows]
+    tensors = [(row.reference, row.candidate) for row in rows]
+    leftovers = plan.leftovers()
+    if plan.recorded:
+        from nndiff.diagnosis.loss_check import drop_meaningless_gradients
+        from nndiff.diagnosis.noise import judge_bias_gradients
+
+        pairs = judge_bias_gradients(pairs, tensors)
+        pairs = drop_meaningless_gradients(pairs, tensors, leftovers, plan.reference.meta, plan.candidate.meta)
+    if not all(pair.verdict.passed for pair in pairs):
+        pairs = _prove_pairs(pairs, tensors, rules)
+    reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
+    if leftovers:
+        related = _relate_leftovers(plan, pairs, leftovers, tolerance, rules)
+        pairs, tensors = [*pairs, *related.pairs], [*tensors, *related.tensors]
+        leftovers = related.leftovers
+        reference, candidate = _count_tied_once(reference, candidate, related.tied)
+    judgement = judge_candidate(pairs, leftovers, rules, reference, candidate)
+    notes = list(plan.notes)
+    if not plan.recorded:
+        return _Part(reference, candidate, pairs, leftovers, judgement, None, (), tuple(notes))
+    from nndiff.diagnosis.site_pairs import SitePair
+    from nndiff.findings import explain_candidate
+
+    pairs = [replace(pair, order=order) for order, pair in enumerate(pairs)]
+    sites = [SitePair(pair, *both) for pair, both in zip(pairs, tensors, strict=True)]
+    explained = explain_candidate(
+        plan.reference, plan.candidate, sites, leftovers, judgement, rules, plan.label, plan.alignment.against_names
+    )
+    if any(pair.sites and pair.slot and pair.slot.is_gradient and pair.scale != 1.0 for pair in pairs):
+        text = "gradients are judged on their own scale: atol times their largest value, where that is below 1"
+        notes.append(Note(NoteSlug.GRADIENT_SCALE, text))
+    return _Part(
+        reference, candidate, pairs, leftovers, judgement, explained.first, explained.findings, (*notes, *explained.notes)
+    )
+
+
+_MOST_READ = 1 << 28  # elements in all that are read to look for relations
+
+
+def _prove_pairs(pairs: Sequence[Pair], tensors: Sequence[tuple[TensorRef, TensorRef]], rules: Rules) -> list[Pair]:
+    """Return the pairs, those that differ with the relation that makes them agree, where one is proven."""
+    from nndiff.relations import measure_related, prove
+
+    proven = list(pairs)
+    hints: dict[tuple[Any, Any], list[Any]] = {}  # relations of tensors of the same shapes
+    read = 0
+    for index, (pair, (reference, candidate)) in enumerate(zip(pairs, tensors, strict=True)):
+        if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED or read > _MOST_READ:
+            continue
+        known = hints.setdefault((reference.shape, candidate.shape), [])
+        relation = prove([reference], [candidate], pair.atol, pair.rtol, hints=known)
+        read += reference.count + candidate.count
+        if relation is not None:
+            if relation not in known:
+                known.append(relation)
+            metrics = measure_related(relation, [reference], [candidate], pair.atol, pair.rtol)
+            proven[index] = _apply_relation(pair, relation, metrics, rules)
+    return proven
+
+
+@dataclass(frozen=True)
+class _RelatedLeftovers:
+    """Hold the pairs that were made of tensors without a partner, and what is still without."""
+
+    pairs: list[Pair]
+    tensors: list[tuple[TensorRef, TensorRef]]
+    leftovers: list[Leftover]
+    tied: list[tuple[str, TensorRef]]  # side, and the tensor that is another one under a second name
+
+
+def _relate_leftovers(
+    plan: Plan, pairs: Sequence[Pair], leftovers: list[Leftover], tolerance: Tolerance, rules: Rules
+) -> _RelatedLeftovers:
+    """Pair tensors without a partner by relations: tied, stacked or fused, weight norm; each proven on every element."""
+    from nndiff.relations import measure_related, relate_leftovers
+    from nndiff.relations.tied import find_twin
+
+    found = _RelatedLeftovers([], [], [], [])
+    sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    counting = [leftover for leftover in leftovers if leftover.counts]
+    partners = {REFERENCE: {}, CANDIDATE: {}}  # type: dict[str, dict[str, str]]
+    for pair in pairs:
+        if pair.certain:
+            partners[REFERENCE][pair.reference_name] = pair.candidate_name
+            partners[CANDIDATE][pair.candidate_name] = pair.reference_name
+    gone: set[tuple[str, str]] = set()
+    for leftover in counting:
+        tensor = sources[leftover.side].tensors[leftover.name]
+        own = sources[leftover.side].tensors
+        twins = [own[name] for name in partners[leftover.side] if name in own]
+        tied = find_twin(tensor, twins)
+        if tied is None:
+            continue
+        partner = partners[leftover.side][tied.twin.name]
+        other_side = CANDIDATE if leftover.side == REFERENCE else REFERENCE
+        other = sources[other_side].tensors[partner]
+        sides = (tensor, other) if leftover.side == REFERENCE else (other, tensor)
+        found.pairs.append(_make_related_pair(plan, [sides[0]], [sides[1]], tied.relation, tolerance, rules))
+        found.tensors.append(sides)
+        found.tied.append((leftover.side, tensor))
+        gone.add((leftover.side, leftover.name))
+    if plan.recorded:
+        modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
+        rest = [leftover for leftover in counting if (leftover.side, leftover.name) not in gone]
+        free = {side: [sources[side].tensors[each.name] for each in rest if each.side == side] for side in sources}
+        for group in relate_leftovers(free[REFERENCE], free[CANDIDATE], modules.get, tolerance, sources_of(plan)):
+            found.pairs.append(
+                _make_related_pair(plan, group.reference, group.candidate, group.relation, tolerance, rules)
+            )
+            found.tensors.append((group.reference[0], group.candidate[0]))
+            gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
+            gone |= {(CANDIDATE, tensor.name) for tensor in group.candidate}
+    for leftover in leftovers:
+        if (leftover.side, leftover.name) not in gone:
+            found.leftovers.append(leftover)
+    return found

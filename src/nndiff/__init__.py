@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nndiff.api import Comparison, assert_same, compare
     from nndiff.errors import NndiffError
-    from nndiff.live import assert_same, compare
     from nndiff.recording.reader import Recording
     from nndiff.recording.record import record
-    from nndiff.result import Comparison
     from nndiff.sources import Source, open_source
     from nndiff.tensors import TensorRef
 
@@ -28,13 +27,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Comparison": "nndiff.result",
+    "Comparison": "nndiff.api",
     "NndiffError": "nndiff.errors",
     "Recording": "nndiff.recording.reader",
     "Source": "nndiff.sources",
     "TensorRef": "nndiff.tensors",
-    "assert_same": "nndiff.live",
-    "compare": "nndiff.live",
+    "assert_same": "nndiff.api",
+    "compare": "nndiff.api",
     "open_source": "nndiff.sources",
     "record": "nndiff.recording.record",
 }

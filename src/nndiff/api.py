@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nndiff import result_json
-from nndiff.compare import compare_sources
+from nndiff.comparison import compare_sources
 from nndiff.errors import UsageError
 from nndiff.reports import ReportOptions, get_report, write_report
 from nndiff.result import Comparison, FirstDivergence, present_with
@@ -179,7 +179,9 @@ def relabel(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
         firsts[labels.get(label, label)] = renamed(first)
     return replace(
         comparison,
-        reference=replace(comparison.reference, label=labels.get(comparison.reference.label, comparison.reference.label)),
+        reference=replace(
+            comparison.reference, label=labels.get(comparison.reference.label, comparison.reference.label)
+        ),
         candidates=tuple(replace(side, label=labels.get(side.label, side.label)) for side in comparison.candidates),
         pairs=tuple(renamed(pair) for pair in comparison.pairs),
         leftovers=tuple(renamed(leftover) for leftover in comparison.leftovers),

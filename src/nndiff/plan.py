@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -196,7 +196,11 @@ def _plan_recordings(label: str, reference: Source, candidate: Source, rules: Pa
     full = align_recordings(reference.tensors, candidate.tensors, rules.renames, rules.mapping, weights)
     alignment, notes = filter_alignment(full, rules)
     notes = (*notes, *_note_unpaired_gradients(reference, candidate, alignment))
-    notes = (*notes, *_note_recorded_without(reference, candidate, alignment), *_note_output_form(alignment, reference, candidate))
+    notes = (
+        *notes,
+        *_note_recorded_without(reference, candidate, alignment),
+        *_note_output_form(alignment, reference, candidate),
+    )
     return Plan(label, reference, candidate, alignment, notes)
 
 
@@ -251,8 +255,8 @@ def _note_unpaired_gradients(reference: Source, candidate: Source, alignment: Al
     for slot, word in _GRADIENT_WORDS.items():
         if slot not in paired and ref_slots[slot] and cand_slots[slot]:
             text = (
-                f"{word}s were not compared: the reference has {ref_slots[slot]:,}, the candidate {cand_slots[slot]:,}, "
-                "and none found a partner; pair them with --map or --rename"
+                f"{word}s were not compared: none of the reference's {ref_slots[slot]:,} found a partner among the "
+                f"candidate's {cand_slots[slot]:,}; pair them with --map or --rename"
             )
             yield Note(NoteSlug.GRADIENTS_NOT_PAIRED, text)
 
@@ -265,11 +269,17 @@ def _note_output_form(alignment: Alignment, reference: Source, candidate: Source
         if ref.site.is_final_output and cand.site.is_final_output:
             finals.append((ref, cand))
     finals.sort(key=lambda pair: pair[0].trace.order)
-    moved = [f"{ref.site.path or '.'} -> {cand.site.path or '.'}" for ref, cand in finals if ref.site.path != cand.site.path]
+    moved = [
+        f"{ref.site.path or '.'} -> {cand.site.path or '.'}" for ref, cand in finals if ref.site.path != cand.site.path
+    ]
     if not moved:
         return
     orders = [cand.trace.order for _, cand in finals]
-    form = "in another order: code that takes them by position gets others" if orders != sorted(orders) else "in another form"
+    form = (
+        "in another order: code that takes them by position gets others"
+        if orders != sorted(orders)
+        else "in another form"
+    )
     listed = ", ".join(moved[:3]) + (f" and {len(moved) - 3:,} more" if len(moved) > 3 else "")
     yield Note(NoteSlug.OUTPUT_FORM, f"final outputs are returned {form} (reference -> candidate): {listed}")
 

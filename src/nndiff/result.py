@@ -33,6 +33,7 @@ class Method(str, Enum):
     CONTENT = "content"  # the same bytes
     WEIGHTS = "weights"  # the modules hold the same weights
     MODULE = "module"  # both belong to modules that are paired
+    STRUCTURE = "structure"  # the same classes, weights' shapes and order of calls throughout
     PARTS = "parts"  # one layer that does the work of several
     STATISTICS = "statistics"  # values of nearly the same statistics
     CALL = "call"  # class, shape and order of calls

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nndiff.align import Match, Rename
+from nndiff.align import FusedMatch, Match, Rename
 from nndiff.files import unchanged
 from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept
 from nndiff.metrics import Metrics
-from nndiff.names import parse_groups
+from nndiff.names import looks_trainable, parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
 from nndiff.result import (
     CANDIDATE,
@@ -30,7 +30,7 @@ from nndiff.result import (
 )
 from nndiff.stats import Job, get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
-from nndiff.tensors import Slot, TensorRef
+from nndiff.tensors import TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 from nndiff.verdict import Judge, Verdict
 
@@ -277,7 +277,14 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
         text = "gradients are judged on their own scale: atol times their largest value, where that is below 1"
         notes.append(Note(NoteSlug.GRADIENT_SCALE, text))
     return _Part(
-        reference, candidate, pairs, leftovers, judgement, explained.first, explained.findings, (*notes, *explained.notes)
+        reference,
+        candidate,
+        pairs,
+        leftovers,
+        judgement,
+        explained.first,
+        explained.findings,
+        (*notes, *explained.notes),
     )
 
 
@@ -318,14 +325,14 @@ class _RelatedLeftovers:
 def _relate_leftovers(
     plan: Plan, pairs: Sequence[Pair], leftovers: list[Leftover], tolerance: Tolerance, rules: Rules
 ) -> _RelatedLeftovers:
-    """Pair tensors without a partner by relations: tied, stacked or fused, weight norm; each proven on every element."""
-    from nndiff.relations import measure_related, relate_leftovers
+    """Pair tensors without a partner by proven relations: tied, stacked or fused, weight norm."""
+    from nndiff.relations import relate_leftovers
     from nndiff.relations.tied import find_twin
 
     found = _RelatedLeftovers([], [], [], [])
     sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
     counting = [leftover for leftover in leftovers if leftover.counts]
-    partners = {REFERENCE: {}, CANDIDATE: {}}  # type: dict[str, dict[str, str]]
+    partners: dict[str, dict[str, str]] = {REFERENCE: {}, CANDIDATE: {}}
     for pair in pairs:
         if pair.certain:
             partners[REFERENCE][pair.reference_name] = pair.candidate_name
@@ -350,7 +357,10 @@ def _relate_leftovers(
         modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
         rest = [leftover for leftover in counting if (leftover.side, leftover.name) not in gone]
         free = {side: [sources[side].tensors[each.name] for each in rest if each.side == side] for side in sources}
-        for group in relate_leftovers(free[REFERENCE], free[CANDIDATE], modules.get, tolerance, sources_of(plan)):
+        groups = relate_leftovers(
+            free[REFERENCE], free[CANDIDATE], modules.get, tolerance, plan.reference, plan.candidate
+        )
+        for group in groups:
             found.pairs.append(
                 _make_related_pair(plan, group.reference, group.candidate, group.relation, tolerance, rules)
             )
@@ -361,3 +371,44 @@ def _relate_leftovers(
         if (leftover.side, leftover.name) not in gone:
             found.leftovers.append(leftover)
     return found
+
+
+def _make_related_pair(
+    plan: Plan,
+    references: Sequence[TensorRef],
+    candidates: Sequence[TensorRef],
+    relation: Any,
+    tolerance: Tolerance,
+    rules: Rules,
+) -> Pair:
+    """Return the pair of tensors that a relation brought together; several on a side go by all their names."""
+    from nndiff.relations import measure_related
+
+    names = " + ".join(tensor.name for tensor in references), " + ".join(tensor.name for tensor in candidates)
+    reference, candidate = references[0], candidates[0]
+    atol, rtol = tolerance.for_pair(names, reference.dtype, candidate.dtype)
+    pair = Pair(
+        candidate=plan.label,
+        reference_name=names[0],
+        candidate_name=names[1],
+        method=Method.CONTENT,
+        certain=True,
+        verdict=Verdict.DIFFERENT if reference.shape == candidate.shape else Verdict.SHAPE,
+        shape=(reference.shape, candidate.shape),
+        dtype=(reference.dtype.name, candidate.dtype.name),
+        order=0,
+        atol=atol,
+        rtol=rtol,
+        sites=(reference.site, candidate.site) if plan.recorded else None,
+    )
+    return _apply_relation(pair, relation, measure_related(relation, references, candidates, atol, rtol), rules)
+
+
+def _count_tied_once(reference: Side, candidate: Side, tied: Sequence[tuple[str, TensorRef]]) -> tuple[Side, Side]:
+    """Return both sides with tensors that are stored under a second name counted once."""
+    sides = {REFERENCE: reference, CANDIDATE: candidate}
+    for role, tensor in tied:
+        side = sides[role]
+        trainable = side.trainable - (tensor.count if looks_trainable(tensor.name, tensor.dtype) else 0)
+        sides[role] = replace(side, elements=side.elements - tensor.count, trainable=trainable)
+    return sides[REFERENCE], sides[CANDIDATE]

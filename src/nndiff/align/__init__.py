@@ -1,9 +1,10 @@
-"""Alignment: which names belong together, by which rule, and what is left over."""
+"""Alignment: which names belong together, how each pair was found, and what is left over."""
 
 from __future__ import annotations
 
-from nndiff.align.passes import align
-from nndiff.align.plan import Alignment, Match
-from nndiff.align.rules import Rename, read_map
+from nndiff.align.alignment import Alignment, FusedMatch, HeldWeights, Hint, Match, Tensors
+from nndiff.align.by_rule import Rename, read_map
+from nndiff.align.files import align
 
-__all__ = ["Alignment", "Match", "Rename", "align", "read_map"]
+# `recordings.align_recordings` is imported where recordings are compared: files do without what it needs.
+__all__ = ["Alignment", "FusedMatch", "HeldWeights", "Hint", "Match", "Rename", "Tensors", "align", "read_map"]

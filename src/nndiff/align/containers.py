@@ -1,94 +1,94 @@
-"""One call of one module on both sides that hands its tensors over in another container: `o` here, `(o, None)` there.
+"""What one call hands over in different containers on the two sides: `o` here, `(o, None)` there.
 
-Whose tensors they are is certain by name; which is which is told by what they hold, by shape and dtype, and last
-by their order.
+Whose tensors they are is known from the call. Which of them belong together is told by their place, by what they
+hold, by shape and dtype, and last by their order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 
-from nndiff.align.plan import Tensors
-from nndiff.align.rules import Rename
-from nndiff.align.work import Work
-from nndiff.names import strip_wrappers
-from nndiff.tensors import TensorRef
+from nndiff.align.alignment import Draft, Tensors
+from nndiff.align.by_name import Spelling
+from nndiff.result import Method
+from nndiff.tensors import Slot, TensorRef
 
-ELSEWHERE = "in another container"  # how such pairs say they were found
-_SLOTS = ("output", "input")
-_BY_NAME = ("name", "prefix")
+_BY_NAME = (Method.NAME, Method.PREFIX, Method.RENAME, Method.MAP)
 
-_Tensors = list[TensorRef]
-_Found = tuple[TensorRef, TensorRef, bool]  # two that belong together, and whether that is certain
+TensorPair = tuple[TensorRef, TensorRef]
 
 
-def pair_in_other_containers(work: Work, renames: Sequence[Rename], guess: str) -> None:
-    """Pair what calls of one name return, and were given, in other containers."""
-    prefixes = _prefixes(work)
-    left = _by_call(work.all_reference, lambda key: _bare(key, prefixes))
-    right = _by_call(work.all_candidate, lambda key: _bare(_renamed(key, renames), prefixes))
-    for key, ours in left.items():
-        theirs = right.get(key, [])
-        if _of_one_call(ours) and _of_one_call(theirs):
-            _take_back(work, ours, theirs)
-            for one, other, certain in _of_calls(work, ours, theirs):
-                work.pair(one.name, other.name, f"name, {ELSEWHERE}" + ("" if certain else f", then {guess}"))
+def pair_outputs(
+    draft: Draft, reference: Iterable[TensorRef], candidate: Iterable[TensorRef], method: Method, certain: bool
+) -> None:
+    """Pair the free outputs of two calls that belong together."""
+    reference_outputs = [tensor for tensor in reference if tensor.name in draft.free_reference]
+    candidate_outputs = [tensor for tensor in candidate if tensor.name in draft.free_candidate]
+
+    def take(reference_output: TensorRef, candidate_output: TensorRef, is_certain: bool) -> None:
+        draft.pair(reference_output.name, candidate_output.name, method, is_certain)
+        reference_outputs.remove(reference_output)
+        candidate_outputs.remove(candidate_output)
+
+    for reference_output, candidate_output in pairs_of_same_place(reference_outputs, candidate_outputs):
+        if reference_output.shape == candidate_output.shape:
+            take(reference_output, candidate_output, certain)
+    for reference_output, candidate_output in pairs_of_same_content(reference_outputs, candidate_outputs):
+        take(reference_output, candidate_output, certain)
+    for reference_output, candidate_output, is_told in list(pairs_of_same_kind(reference_outputs, candidate_outputs)):
+        take(reference_output, candidate_output, certain and is_told)
+    for reference_output, candidate_output in pairs_of_same_place(reference_outputs, candidate_outputs):
+        take(reference_output, candidate_output, certain)
 
 
-def _by_call(tensors: Tensors, known_as: Callable[[str], str]) -> dict[str, _Tensors]:
-    """Return the tensors, not the plain values, by their call and slot."""
-    found: dict[str, _Tensors] = {}
-    for name, tensor in tensors.items():
-        slot = tensor.site.slot
-        if slot in _SLOTS and tensor.trace.digest:
-            found.setdefault(known_as(f"{name.partition(':')[0]}:{slot}"), []).append(tensor)
-    return found
+def pairs_of_same_place(reference: Sequence[TensorRef], candidate: Sequence[TensorRef]) -> list[TensorPair]:
+    """Return the tensors that stand at the same place in the container of their call."""
+    at_path = {tensor.site.path: tensor for tensor in candidate}
+    return [(tensor, at_path[tensor.site.path]) for tensor in reference if tensor.site.path in at_path]
 
 
-def _prefixes(work: Work) -> list[str]:
-    told = {match.matched_by for match in work.matches.values() if match.matched_by.startswith("prefix ")}
-    return sorted(each.removeprefix("prefix ") for each in told)
+def pairs_of_same_content(reference: Iterable[TensorRef], candidate: Iterable[TensorRef]) -> list[TensorPair]:
+    """Return the tensors of the same digest, where only one on each side has it."""
+    partners = _by_unique_digest(candidate)
+    unique = _by_unique_digest(reference)
+    return [(tensor, partners[digest]) for digest, tensor in unique.items() if digest in partners]
 
 
-def _bare(key: str, prefixes: Iterable[str]) -> str:
-    bare = strip_wrappers(key)
-    for prefix in prefixes:
-        bare = bare.removeprefix(prefix)
-    return bare
+def _by_unique_digest(tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:
+    of_digest: dict[str, list[TensorRef]] = {}
+    for tensor in tensors:
+        if tensor.trace.digest:
+            of_digest.setdefault(tensor.trace.digest, []).append(tensor)
+    return {digest: group[0] for digest, group in of_digest.items() if len(group) == 1}
 
 
-def _renamed(key: str, renames: Iterable[Rename]) -> str:
-    for rule in renames:
-        key = rule.apply(key)
-    return key
+def pairs_of_same_kind(
+    reference: Iterable[TensorRef], candidate: Iterable[TensorRef]
+) -> Iterator[tuple[TensorRef, TensorRef, bool]]:
+    """Yield the tensors of one call that belong together by content, dtype and shape, and whether that is certain.
 
-
-def _of_one_call(tensors: _Tensors) -> bool:
-    return len({(tensor.site.module, tensor.site.call) for tensor in tensors}) == 1
-
-
-def _take_back(work: Work, ours: _Tensors, theirs: _Tensors) -> None:
-    """Free pairs of one place and other shapes, where a tensor in another place has the shape.
-
-    Not those of the model itself: in which place it returns what is for all to see.
+    Those of one kind are paired in their order, which is a guess where one side has more of them.
     """
-    places = {tensor.name: tensor for tensor in theirs}
-    alone = {kind for kind, many in _kinds(ours).items() if many == _kinds(theirs).get(kind) == 1}
-    for one in ours:
-        match = work.matches.get(one.name)
-        other = places.get(match.candidate) if match and match.matched_by.startswith(_BY_NAME) else None
-        if other is None or one.shape == other.shape or not one.site.module:
-            continue
-        if alone & {_kind(one), _kind(other)}:
-            work.unpair(one.name)
+    reference_left, candidate_left = list(reference), list(candidate)
+    for key in (_shape_and_dtype, _shape):
+        for kind in dict.fromkeys(map(key, reference_left)):
+            reference_group = [tensor for tensor in reference_left if key(tensor) == kind]
+            candidate_group = [tensor for tensor in candidate_left if key(tensor) == kind]
+            pairs = pairs_of_same_content(reference_group, candidate_group)
+            for reference_tensor, candidate_tensor in pairs:
+                reference_group.remove(reference_tensor)
+                candidate_group.remove(candidate_tensor)
+                yield reference_tensor, candidate_tensor, True
+            in_order = list(zip(reference_group, candidate_group, strict=False))
+            for reference_tensor, candidate_tensor in in_order:
+                yield reference_tensor, candidate_tensor, len(reference_group) == len(candidate_group)
+            for reference_tensor, candidate_tensor in (*pairs, *in_order):
+                reference_left.remove(reference_tensor)
+                candidate_left.remove(candidate_tensor)
 
 
-def _kinds(tensors: _Tensors) -> Counter[Hashable]:
-    return Counter(map(_kind, tensors))
-
-
-def _kind(tensor: TensorRef) -> Hashable:
+def _shape_and_dtype(tensor: TensorRef) -> Hashable:
     return tensor.shape, tensor.dtype
 
 
@@ -96,49 +96,58 @@ def _shape(tensor: TensorRef) -> Hashable:
     return tensor.shape
 
 
-def _of_calls(work: Work, ours: _Tensors, theirs: _Tensors) -> Iterator[_Found]:
-    """Yield the free tensors of one call that belong together; the only ones of both sides whatever their shape."""
-    left = [tensor for tensor in ours if tensor.name in work.reference]
-    right = [tensor for tensor in theirs if tensor.name in work.candidate]
-    only = len(ours) == len(theirs) == 1 and ours[0].site.slot == "output"
-    if only and left and right:
-        yield left[0], right[0], True
-    else:
-        yield from belonging(left, right)
+def pair_in_other_containers(draft: Draft, spelling: Spelling, mapped_tensors: Container[str]) -> None:
+    """Pair what calls of one name return, and were given, in different containers."""
+    candidate_calls = _group_by_call(draft.candidate, spelling.of_candidate)
+    for key, reference_tensors in _group_by_call(draft.reference, spelling.of_reference).items():
+        candidate_tensors = candidate_calls.get(key, [])
+        if not (_are_of_one_call(reference_tensors) and _are_of_one_call(candidate_tensors)):
+            continue
+        _unpair_misplaced(draft, reference_tensors, candidate_tensors, mapped_tensors)
+        reference_free = [tensor for tensor in reference_tensors if tensor.name in draft.free_reference]
+        candidate_free = [tensor for tensor in candidate_tensors if tensor.name in draft.free_candidate]
+        only_outputs = len(reference_tensors) == len(candidate_tensors) == 1
+        if only_outputs and reference_free and candidate_free and reference_free[0].site.slot is Slot.OUTPUT:
+            draft.pair(reference_free[0].name, candidate_free[0].name, Method.NAME)  # whatever their shapes
+            continue
+        for reference_tensor, candidate_tensor, certain in pairs_of_same_kind(reference_free, candidate_free):
+            draft.pair(reference_tensor.name, candidate_tensor.name, Method.NAME, certain)
 
 
-def belonging(left: Iterable[TensorRef], right: Iterable[TensorRef]) -> Iterator[_Found]:
-    """Yield the tensors of one call on both sides that belong together, the surest first."""
-    ours, theirs = list(left), list(right)
-    for key in (_kind, _shape):
-        for kind in dict.fromkeys(map(key, ours)):
-            found = _of_one_kind([each for each in ours if key(each) == kind], [t for t in theirs if key(t) == kind])
-            for one, other, certain in found:
-                ours.remove(one)
-                theirs.remove(other)
-                yield one, other, certain
+def _group_by_call(tensors: Tensors, spell: Callable[[str], str]) -> dict[str, list[TensorRef]]:
+    """Return the inputs and outputs of calls, without plain values, by call and slot."""
+    groups: dict[str, list[TensorRef]] = {}
+    for name, tensor in tensors.items():
+        if tensor.site.slot in (Slot.OUTPUT, Slot.INPUT) and tensor.trace.digest:
+            key = spell(f"{name.partition(':')[0]}:{tensor.site.slot}")
+            groups.setdefault(key, []).append(tensor)
+    return groups
 
 
-def _of_one_kind(left: _Tensors, right: _Tensors) -> list[_Found]:
-    """Return those that hold the same, and the rest in their order: a guess where one side has more."""
-    found: list[_Found] = []
-    for one, other in same_content(left, right):
-        found.append((one, other, True))
-        left.remove(one)
-        right.remove(other)
-    certain = len(left) == len(right)
-    return [*found, *((one, other, certain) for one, other in zip(left, right, strict=False))]
+def _are_of_one_call(tensors: Iterable[TensorRef]) -> bool:
+    return len({(tensor.site.module, tensor.site.call) for tensor in tensors}) == 1
 
 
-def same_content(left: Sequence[TensorRef], right: Sequence[TensorRef]) -> list[tuple[TensorRef, TensorRef]]:
-    """Return the tensors that are the same on both sides, where only one on each is."""
-    ones, others = _only(left), _only(right)
-    return [(one, others[digest]) for digest, one in ones.items() if digest in others]
+def _unpair_misplaced(
+    draft: Draft, reference: Sequence[TensorRef], candidate: Sequence[TensorRef], mapped_tensors: Container[str]
+) -> None:
+    """Free pairs of one place and different shapes, where a tensor in another place has the shape.
 
-
-def _only(tensors: Iterable[TensorRef]) -> dict[str, TensorRef]:
-    """Return tensors by their digest, those that are there once."""
-    found: dict[str, _Tensors] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.trace.digest or "", []).append(tensor)
-    return {digest: each[0] for digest, each in found.items() if digest and len(each) == 1}
+    Not those of the model itself, where everybody sees in which place it returns what, nor those the user mapped.
+    """
+    candidate_named = {tensor.name: tensor for tensor in candidate}
+    counts = Counter(map(_shape_and_dtype, reference))
+    candidate_counts = Counter(map(_shape_and_dtype, candidate))
+    alone = {kind for kind, count in counts.items() if count == candidate_counts[kind] == 1}
+    misplaced: list[str] = []
+    for tensor in reference:
+        match = draft.matches.get(tensor.name)
+        if match is None or match.method not in _BY_NAME or tensor.name in mapped_tensors or not tensor.site.module:
+            continue
+        partner = candidate_named.get(match.candidate)
+        if partner is None or partner.shape == tensor.shape:
+            continue
+        if alone & {_shape_and_dtype(tensor), _shape_and_dtype(partner)}:
+            misplaced.append(tensor.name)
+    if misplaced:
+        draft.unpair(misplaced)

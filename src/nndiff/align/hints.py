@@ -1,101 +1,93 @@
-"""Did you mean: for a tensor without a partner, the leftover of the other side it may belong to."""
+"""Hints for tensors without a partner: what may have been meant, and what they are a copy of."""
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from nndiff.tensors import TensorRef
+from nndiff.align.alignment import Draft, Hint
+from nndiff.tensors import Shape, Slot, TensorRef
 
 _MOST_HINTED = 200  # close names are searched for so many; the rest are listed without
-_MOST_SEARCHED = 2000
-
-# from the leftovers of a side, those of the other side, and the paired tensors of its own: {name: hint or ""}
-Suggest = Callable[[Mapping[str, TensorRef], Mapping[str, TensorRef], Mapping[str, TensorRef]], dict[str, str]]
+_MOST_SEARCHED = 2000  # names among which a close one is searched for; comparing texts is slow
+_CLOSE = 0.75  # share of letters two names have in common: a typo, not another layer
 
 
-def name_hints(
-    left: Mapping[str, TensorRef], others: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]
-) -> dict[str, str]:
-    """Return hints for the leftovers of a checkpoint: names that are close, shapes that are alone, tied weights."""
-    return {**_close_ones(left, others), **_ties(left, paired)}
-
-
-def site_hints(
-    left: Mapping[str, TensorRef], others: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]
-) -> dict[str, str]:
-    """Return hints for the leftovers of a recording, few: its names are many, alike, and seldom mistyped.
-
-    An output that is a paired one over again (a wrapper, an Identity, dropout at rest) says so. What would
-    count as a difference may have been meant for one of its own kind, shape and nearly its name.
-    """
-    return {**dict.fromkeys(left, ""), **_over_again(left, paired), **_mistyped(left, others)}
-
-
-def _over_again(left: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
-    outputs = {tensor.trace.digest: name for name, tensor in paired.items() if tensor.site.slot == "output"}
-    digests = {name: each.trace.digest for name, each in left.items() if _digest_of_output(each)}
-    return {
-        name: f"the same values as {outputs[digest]!r}, which is paired"
-        for name, digest in digests.items()
-        if digest in outputs
-    }
-
-
-def _digest_of_output(tensor: TensorRef) -> str | None:
-    return tensor.trace.digest if tensor.site.slot == "output" else None
-
-
-_NAMED = ("param", "param_grad", "buffer", "buffer_before")
-
-
-def _mistyped(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in [name for name, tensor in left.items() if tensor.site.slot in _NAMED][:_MOST_HINTED]:
-        kind = left[name].site.slot, left[name].shape
-        pool = [each for each, other in others.items() if (other.site.slot, other.shape) == kind]
-        close = difflib.get_close_matches(name, pool[:_MOST_SEARCHED], 1, 0.75)
-        if close:
-            found[name] = f"did you mean {close[0]!r}?"
-    return found
-
-
-def _close_ones(left: Mapping[str, TensorRef], others: Mapping[str, TensorRef]) -> dict[str, str]:
-    """Return {name: hint} for every leftover; an empty hint where nothing is near."""
-    unique = _by_unique_shape(others)
-    mine = Counter(tensor.shape for tensor in left.values())
-    pool = list(others)[:_MOST_SEARCHED]
-    found: dict[str, str] = {}
-    for number, (name, tensor) in enumerate(left.items()):
-        close = difflib.get_close_matches(name, pool, 1, 0.75) if number < _MOST_HINTED else []
-        if close:
-            found[name] = _close(close[0], tensor, others[close[0]])
-        elif tensor.shape and tensor.shape in unique and mine[tensor.shape] == 1:
-            found[name] = f"{unique[tensor.shape]!r} is the only other one of its shape"
+def file_hints(draft: Draft, is_candidate: bool) -> dict[str, Hint]:
+    """Return a hint for every leftover of a file: close names, shapes that stand alone, tied weights."""
+    tensors, partners = draft.tensors_of(is_candidate), draft.tensors_of(not is_candidate)
+    leftovers = {name: tensors[name] for name in draft.free_names(is_candidate)}
+    other_leftovers = {name: partners[name] for name in draft.free_names(not is_candidate)}
+    tied = _find_tied(leftovers, draft.paired_tensors(is_candidate))
+    names_to_search = list(other_leftovers)[:_MOST_SEARCHED]
+    alone_in_shape = _names_alone_in_shape(leftovers)
+    other_alone_in_shape = _names_alone_in_shape(other_leftovers)
+    hints: dict[str, Hint] = {}
+    for number, (name, tensor) in enumerate(leftovers.items()):
+        close = difflib.get_close_matches(name, names_to_search, 1, _CLOSE) if number < _MOST_HINTED else []
+        if name in tied:
+            hints[name] = Hint(same_as=tied[name])
+        elif close:
+            close_shape = other_leftovers[close[0]].shape
+            hints[name] = Hint(close[0], close_shape if close_shape != tensor.shape else None)
+        elif tensor.shape and tensor.shape in alone_in_shape:
+            hints[name] = Hint(other_alone_in_shape.get(tensor.shape, ""))
         else:
-            found[name] = ""
-    return found
+            hints[name] = Hint()
+    return hints
 
 
-def _ties(left: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
-    """Return a hint for every leftover that is a paired tensor under a second name: tied weights."""
-    owners = {_memory(tensor): name for name, tensor in paired.items() if tensor.storage_id is not None}
-    found = {name: owners.get(_memory(tensor)) for name, tensor in left.items() if tensor.storage_id is not None}
-    return {
-        name: f"tied: it shares its storage with {owner!r}, which is paired" for name, owner in found.items() if owner
-    }
+def recording_hints(draft: Draft, is_candidate: bool) -> dict[str, Hint]:
+    """Return a hint for every leftover of a recording, most of them empty: its names are many and seldom mistyped.
+
+    An output that repeats a paired one (a wrapper, an Identity, dropout at rest) says so. A parameter or buffer may
+    have been meant for one of its own kind, shape and nearly its name.
+    """
+    tensors, partners = draft.tensors_of(is_candidate), draft.tensors_of(not is_candidate)
+    leftovers = {name: tensors[name] for name in draft.free_names(is_candidate)}
+    paired = draft.paired_tensors(is_candidate)
+    same_as = _find_repeated_outputs(leftovers, paired) | _find_tied(leftovers, paired)
+    names_of_kind: dict[tuple[Slot, Shape], list[str]] = {}
+    for name in draft.free_names(not is_candidate):
+        names_of_kind.setdefault((partners[name].site.slot, partners[name].shape), []).append(name)
+    hints: dict[str, Hint] = {}
+    searched = 0
+    for name, tensor in leftovers.items():
+        slot = tensor.site.slot
+        hints[name] = Hint(same_as=same_as.get(name, ""))
+        if (slot.is_parameter or slot.is_buffer) and searched < _MOST_HINTED and name not in same_as:
+            searched += 1
+            names_to_search = names_of_kind.get((slot, tensor.shape), [])[:_MOST_SEARCHED]
+            close = difflib.get_close_matches(name, names_to_search, 1, _CLOSE)
+            hints[name] = Hint(close[0]) if close else Hint()
+    return hints
 
 
-def _memory(tensor: TensorRef) -> tuple[object, tuple[int, ...]]:
-    return tensor.storage_id, tensor.shape
+def _find_repeated_outputs(leftovers: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
+    """Return the paired output of the same content for every leftover output that has one."""
+    outputs = {tensor.trace.digest: name for name, tensor in paired.items() if tensor.site.slot is Slot.OUTPUT}
+    repeated: dict[str, str] = {}
+    for name, tensor in leftovers.items():
+        if tensor.site.slot is Slot.OUTPUT and tensor.trace.digest and tensor.trace.digest in outputs:
+            repeated[name] = outputs[tensor.trace.digest]
+    return repeated
 
 
-def _close(name: str, tensor: TensorRef, other: TensorRef) -> str:
-    shape = "" if tensor.shape == other.shape else f" (of shape {list(other.shape)})"
-    return f"did you mean {name!r}?{shape}"
+def _find_tied(leftovers: Mapping[str, TensorRef], paired: Mapping[str, TensorRef]) -> dict[str, str]:
+    """Return the paired tensor in the same memory for every leftover that has one: tied weights."""
+    owners: dict[tuple[object, Shape], str] = {}
+    for name, tensor in paired.items():
+        if tensor.storage_id is not None:
+            owners[tensor.storage_id, tensor.shape] = name
+    tied: dict[str, str] = {}
+    for name, tensor in leftovers.items():
+        owner = owners.get((tensor.storage_id, tensor.shape))
+        if tensor.storage_id is not None and owner is not None:
+            tied[name] = owner
+    return tied
 
 
-def _by_unique_shape(tensors: Mapping[str, TensorRef]) -> dict[tuple[int, ...], str]:
+def _names_alone_in_shape(tensors: Mapping[str, TensorRef]) -> dict[Shape, str]:
     counts = Counter(tensor.shape for tensor in tensors.values())
     return {tensor.shape: name for name, tensor in tensors.items() if counts[tensor.shape] == 1}

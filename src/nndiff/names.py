@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nndiff.errors import UsageError
 
@@ -162,3 +163,49 @@ def parse_groups(specs: Iterable[str]) -> dict[str, str]:
         _compiled(pattern)
         groups[name] = pattern
     return groups
+
+
+_SIZE_OR_DIRECTION = re.compile(r"(.+)_([gv])")
+_PARAMETRIZATION = re.compile(r"(?:(.*)\.)?parametrizations\.([^.]+)")
+_ROLES = {"original0": "g", "original1": "v"}
+
+
+class Made(NamedTuple):
+    """Say of which weight a parameter may be the size (g) or the direction (v)."""
+
+    module: str
+    weight: str
+    role: str  # g or v
+
+
+def made_of(module: str, tensor: str) -> Made | None:
+    """Return what a parameter is by its name, if weight norm gives such names."""
+    computed = original_of(module, tensor)
+    if computed and tensor in _ROLES:
+        return Made(*computed, _ROLES[tensor])
+    named = _SIZE_OR_DIRECTION.fullmatch(tensor)
+    return Made(module, named[1], named[2]) if named else None
+
+
+def original_of(module: str, tensor: str) -> tuple[str, str] | None:
+    """Return the module and name of what a parametrisation computes from a parameter, if one does."""
+    computed = _PARAMETRIZATION.fullmatch(module)
+    return (computed[1] or "", computed[2]) if computed and tensor.startswith("original") else None
+
+
+def fits(g: Sequence[int], v: Sequence[int]) -> bool:
+    """Return True if a tensor of shape `g` may hold the norms of one of shape `v`, as weight norm has them."""
+    return bool(weight_norm_shapes(g, v))
+
+
+def weight_norm_shapes(g: Sequence[int], v: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the shapes in which the sizes of weight norm may be multiplied with the directions."""
+    if len(g) == len(v) and all(size in (1, length) for size, length in zip(g, v, strict=True)):
+        return [tuple(g)]
+    if math.prod(g) == 1:
+        return [(1,) * len(v)]
+    shapes = []
+    for axis, length in enumerate(v):
+        if len(g) == 1 and length == g[0]:
+            shapes.append((1,) * axis + (length,) + (1,) * (len(v) - axis - 1))
+    return shapes

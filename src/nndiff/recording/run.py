@@ -22,7 +22,7 @@ from nndiff.recording.state import State
 from nndiff.recording.torch_tensors import is_tensor
 from nndiff.tensors import Site, Slot
 from nndiff.text import counted
-from nndiff.weight_norm import fits, made_of
+from nndiff.names import fits, made_of
 
 _MANY = 1000  # names kept of a list that may be long
 

@@ -1,0 +1,57 @@
+"""Relations: operations that make two tensors, or groups of tensors, one; each proven on every element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nndiff.relations import fused, layout, mask, scale, weight_norm
+from nndiff.relations.fused import cut_part, natural_parts, relate_parts
+from nndiff.relations.leftovers import RelatedGroup, measure_related, relate_leftovers
+from nndiff.relations.operations import load_relation
+from nndiff.relations.relation import Operation, Prove, Relation
+from nndiff.relations.scale import read_factor
+from nndiff.relations.tied import prove_tied
+from nndiff.relations.weight_norm import prove_gradient
+from nndiff.tensors import TensorRef
+
+__all__ = [
+    "FAMILIES",
+    "Operation",
+    "Prove",
+    "RelatedGroup",
+    "Relation",
+    "cut_part",
+    "load_relation",
+    "measure_related",
+    "natural_parts",
+    "prove",
+    "prove_gradient",
+    "prove_tied",
+    "read_factor",
+    "relate_leftovers",
+    "relate_parts",
+]
+
+# From sure to vague: the first that is proven is the relation.
+FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, weight_norm.prove, fused.prove, scale.prove)
+
+
+def prove(
+    reference: TensorRef | Sequence[TensorRef],
+    candidate: TensorRef | Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    hints: Sequence[Relation] = (),
+) -> Relation | None:
+    """Return the relation between two tensors, or several and one, proven on every element at that tolerance.
+
+    None means that none was found, or that none is needed because they agree as they are. Hints are relations proven
+    for tensors of the same shapes or the same layer; they decide where constant elements cannot.
+    """
+    reference = (reference,) if isinstance(reference, TensorRef) else reference
+    candidate = (candidate,) if isinstance(candidate, TensorRef) else candidate
+    for prove_family in FAMILIES:
+        relation = prove_family(reference, candidate, atol, rtol, hints)
+        if relation is not None:
+            return relation
+    return None

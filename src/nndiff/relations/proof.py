@@ -1,0 +1,110 @@
+"""What counts as proof: every element in tolerance, of tensors that could have disagreed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nndiff.dtypes import from_numpy
+from nndiff.metrics import Metrics
+from nndiff.relations.relation import Array, Relation
+from nndiff.stats import Job, get_engine
+from nndiff.tensors import MemoryData, TensorRef
+
+LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried
+SAMPLED = 128  # elements looked at before all are: nearly every wrong way ends there
+STATS_ROUNDING = 1e-9  # relative error that recorded statistics may have themselves
+
+
+def read_array(tensor: TensorRef) -> Array:
+    """Return the elements of a tensor in its shape: its own, or those of a sketch that kept all of them."""
+    source = tensor.trace.sketch if tensor.missing and tensor.trace.sketch else tensor
+    return np.asarray(source.numpy()).reshape(tensor.shape)
+
+
+def is_readable(tensor: TensorRef, most: int = LARGEST_TENSOR) -> bool:
+    """Return True if there are elements, not too many of them, and each can be read as a number."""
+    if not 0 < tensor.count <= most or tensor.dtype.kind == "opaque":
+        return False
+    sketch = tensor.trace.sketch
+    return not tensor.missing or (sketch is not None and sketch.count == tensor.count)
+
+
+def measure_arrays(reference: Array, candidate: Array, atol: float, rtol: float) -> Metrics:
+    """Return the numbers of two arrays of one shape."""
+    exact = all(np.issubdtype(array.dtype, np.integer) or array.dtype == bool for array in (reference, candidate))
+    job = Job(_as_tensor(reference), _as_tensor(candidate), atol, 0.0 if exact else rtol)
+    return next(iter(get_engine().measure([job])))
+
+
+def _as_tensor(array: Array) -> TensorRef:
+    dtype = from_numpy(array.dtype)
+    if dtype is None:
+        raise ValueError(f"{array.dtype} is no type of numbers")
+    storage = array.view(dtype.storage) if array.dtype == bool else array
+    return TensorRef("", array.shape, dtype, MemoryData(storage))
+
+
+def agree(reference: Array, candidate: Array, atol: float, rtol: float) -> bool:
+    """Return True if two arrays have one shape and every element is in tolerance; NaN agrees with NaN."""
+    if reference.shape != candidate.shape:
+        return False
+    return (
+        agree_in_sample(reference, candidate, atol, rtol)
+        and not measure_arrays(reference, candidate, atol, rtol).mismatched
+    )
+
+
+def agree_in_sample(reference: Array, candidate: Array, atol: float, rtol: float) -> bool:
+    """Return False if one of a few elements, scattered over two arrays of one shape, is out of tolerance."""
+    if reference.size <= SAMPLED:
+        return True
+    random = np.random.default_rng(0)
+    places = tuple(random.integers(0, size, SAMPLED) for size in reference.shape)
+    return not measure_arrays(reference[places], candidate[places], atol, rtol).mismatched
+
+
+def agree_after(
+    relation: Relation, reference: Sequence[Array], candidate: Sequence[Array], atol: float, rtol: float
+) -> bool:
+    """Return True if every element agrees once a relation is applied; False too where it does not fit the shapes."""
+    try:
+        sides = relation.apply(reference, candidate)
+    except ValueError:
+        return False
+    return agree(*sides, atol, rtol)
+
+
+def is_telling(array: Array, atol: float, rtol: float) -> bool:
+    """Return True if some elements are out of tolerance of others: where none are, every order looks alike."""
+    if array.size < 2:
+        return False
+    if np.issubdtype(array.dtype, np.integer):
+        rtol = 0.0
+    numbers = np.abs(array) if np.iscomplexobj(array) else array
+    low, high = float(numbers.min()), float(numbers.max())
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return bool(np.isfinite(array).any())  # the places of what is not finite tell
+    if np.iscomplexobj(array) and high - low <= 2 * (atol + rtol * high):
+        return bool(np.abs(array - array.reshape(-1)[0]).max() > 2 * (atol + rtol * high))
+    return high - low > 2 * (atol + rtol * max(abs(low), abs(high)))
+
+
+def statistics_differ(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
+    """Return True if recorded statistics show that no order of the elements can agree.
+
+    If every element is in tolerance of its partner, then so are minimum, maximum and mean of all, at the tolerance
+    of the largest.
+    """
+    reference_stats, candidate_stats = reference.trace.stats, candidate.trace.stats
+    if reference_stats is None or candidate_stats is None:
+        return False
+    if reference_stats.nonfinite or candidate_stats.nonfinite:
+        return reference_stats.nonfinite != candidate_stats.nonfinite
+    gap = max(
+        abs(reference_stats.min - candidate_stats.min),
+        abs(reference_stats.max - candidate_stats.max),
+        abs(reference_stats.mean - candidate_stats.mean),
+    )
+    return gap > atol + (rtol + STATS_ROUNDING) * reference_stats.abs_max

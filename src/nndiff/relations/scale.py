@@ -1,0 +1,99 @@
+"""Scale: the candidate is the reference times one factor: a scaled loss, a mean for a sum, a gradient counted twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nndiff.relations.operations import Multiply, widen
+from nndiff.relations.proof import STATS_ROUNDING, agree_after, is_readable, is_telling, read_array
+from nndiff.relations.relation import Array, Relation
+from nndiff.tensors import TensorRef
+from nndiff.verdict import RelationKind
+
+
+def prove(
+    reference: Sequence[TensorRef],
+    candidate: Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    hints: Sequence[Relation] = (),
+) -> Relation | None:
+    """Return the factor that the candidate has against the reference, proven on every element divided by it.
+
+    Elements that are all alike fit any factor, so that they only confirm a hint.
+    """
+    if len(reference) != 1 or len(candidate) != 1 or reference[0].shape != candidate[0].shape:
+        return None
+    for tensor in (*reference, *candidate):
+        if not is_readable(tensor) or tensor.dtype.kind == "bool":
+            return None
+    if statistics_exclude_factor(reference[0], candidate[0], atol, rtol):
+        return None
+    reference_array, candidate_array = read_array(reference[0]), read_array(candidate[0])
+    for hint in hints:
+        if hint.kind is RelationKind.SCALE and agree_after(hint, [reference_array], [candidate_array], atol, rtol):
+            return hint
+    if not is_telling(reference_array, atol, rtol):
+        return None
+    factor = fit_factor(reference_array, candidate_array)
+    if factor is None or is_one(factor, reference_array, atol, rtol):
+        return None
+    relation = Relation(RelationKind.SCALE, candidate=(Multiply(1 / factor),))
+    return relation if agree_after(relation, [reference_array], [candidate_array], atol, rtol) else None
+
+
+def fit_factor(reference: Array, candidate: Array) -> float | None:
+    """Return the factor by least squares over the elements that are finite on both sides; None if there is none."""
+    wide_reference, wide_candidate = widen(reference), widen(candidate)
+    finite = np.isfinite(wide_reference) & np.isfinite(wide_candidate)
+    wide_reference, wide_candidate = wide_reference[finite], wide_candidate[finite]
+    largest = [float(np.abs(numbers).max(initial=0.0)) for numbers in (wide_reference, wide_candidate)]
+    if not min(largest) > 0:
+        return None
+    # on a common scale, so that squares neither overflow nor vanish
+    wide_reference, wide_candidate = wide_reference / largest[0], wide_candidate / largest[1]
+    product = float(np.vdot(wide_reference, wide_candidate).real)
+    with np.errstate(all="ignore"):
+        factor = float(np.float64(product / np.vdot(wide_reference, wide_reference).real) * largest[1] / largest[0])
+        inverse = float(1 / np.float64(factor))
+    return factor if np.isfinite(factor) and np.isfinite(inverse) and factor != 0 else None
+
+
+def is_one(factor: float, reference: Array, atol: float, rtol: float) -> bool:
+    """Return True if the factor moves no element out of tolerance."""
+    moduli = np.abs(widen(reference))
+    largest = float(moduli[np.isfinite(moduli)].max(initial=0.0))
+    return abs(factor - 1) * largest <= atol + rtol * largest
+
+
+def statistics_exclude_factor(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
+    """Return True if recorded statistics show that no factor fits: it would scale length and largest value alike."""
+    reference_stats, candidate_stats = reference.trace.stats, candidate.trace.stats
+    if reference_stats is None or candidate_stats is None:
+        return False
+    if reference_stats.nonfinite or candidate_stats.nonfinite:
+        return reference_stats.nonfinite != candidate_stats.nonfinite
+    # how far each may be from the reference's once every element is in tolerance
+    sizes = (
+        (reference_stats.abs_max, candidate_stats.abs_max, atol + rtol * reference_stats.abs_max),
+        (reference_stats.l2, candidate_stats.l2, math.sqrt(reference.count) * atol + rtol * reference_stats.l2),
+    )
+    least, most = 0.0, math.inf
+    for reference_size, candidate_size, slack in sizes:
+        slack += STATS_ROUNDING * reference_size
+        least = max(least, candidate_size / (reference_size + slack) if reference_size + slack > 0 else 0.0)
+        most = min(most, candidate_size / (reference_size - slack) if reference_size > slack else math.inf)
+    return least > most
+
+
+def read_factor(relation: Relation) -> float | None:
+    """Return what the reference is multiplied with; None if the relation is no scale."""
+    if relation.kind is not RelationKind.SCALE:
+        return None
+    for operation in relation.candidate:
+        if isinstance(operation, Multiply):
+            return 1 / operation.factor
+    return None

@@ -144,9 +144,7 @@ class _BlameSearch:
             return None
         output = replace(self._site.reference.site, slot=Slot.OUTPUT).name
         why = f"the gradient at the output of {last.owner} agrees, that at {output}, reached after it, differs"
-        cause = (
-            f"the backward of {last.owner}, of what {self._site.owner} does before it, or other use of {output}"
-        )
+        cause = f"the backward of {last.owner}, of what {self._site.owner} does before it, or other use of {output}"
         return Blame(self._site.module, f"{why}: {cause}")
 
     def blame_next_good_gradient(self) -> Blame | None:

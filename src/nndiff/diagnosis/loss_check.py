@@ -49,13 +49,12 @@ def _is_not_finite(loss: TensorRef) -> bool:
 
 def _are_same_model(reference: Meta, candidate: Meta) -> bool:
     """Return True if two recordings are of the same classes, settings and weights."""
-    return _describe_modules(reference) == _describe_modules(candidate) and read_held_tensors(
-        reference
-    ) == read_held_tensors(candidate)
+    same_modules = _describe_modules(reference) == _describe_modules(candidate)
+    return same_modules and read_held_tensors(reference) == read_held_tensors(candidate)
 
 
 def _describe_modules(meta: Meta) -> list[tuple[str, Any, Mapping[str, Any]]]:
-    described = []
+    described: list[tuple[str, Any, Mapping[str, Any]]] = []
     for name, module in read_module_tree(meta).items():
         attributes = module.get("attributes")
         settings = {}

@@ -42,7 +42,7 @@ class Cause(str, Enum):
     EARLY_LAYERS = "early-layers", "the runs part before the first layer with weights: preprocessing", True
     CALLED_OTHERWISE = (
         "called-otherwise",
-        "a layer is called instead of another, more often, or never, on one side",
+        "one side calls a layer instead of another, more often, or never",
         True,
     )
     IN_PLACE = "in-place", "one side overwrites in place what it uses again", True

@@ -17,7 +17,7 @@ from nndiff.findings.conditions import (
     find_modes,
     find_unstable_sides,
 )
-from nndiff.findings.first_module import find_module_causes, get_settings_at_first
+from nndiff.findings.first_module import compare_settings_at, find_module_causes
 from nndiff.findings.gradients import find_gradient_causes
 from nndiff.findings.in_place import find_overwrites
 from nndiff.findings.outputs import find_missing_outputs, note_output_form
@@ -33,7 +33,6 @@ from nndiff.result import (
     Leftover,
     Note,
     NoteSlug,
-    PartingReason,
     Rules,
     WeightsAtSite,
 )
@@ -78,8 +77,7 @@ def explain_candidate(
     first = None
     if case.place is not None:
         first = describe_divergence(run, case.place, case.trees, label)
-        if first.reason is not PartingReason.EXTRA_OUTPUT and first.module_classes is None:
-            first = replace(first, settings=get_settings_at_first(case), weights=weights)
+        first = replace(first, settings=compare_settings_at(case, first), weights=weights)
     findings = _find_agreement_facts(case) if case.passed else _find_causes(case, weights, against_names)
     notes = [*note_output_form(case), *note_settings_without_effect(case)]
     if any(site.is_gradient and site.pair.scale != 1.0 for site in pairs):

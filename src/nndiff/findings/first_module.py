@@ -9,15 +9,16 @@ from nndiff.diagnosis.modules import depends_on_mode, get_class, has_weights, is
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.findings.settings import Settings, compare_settings, is_known_setting
-from nndiff.result import Finding
+from nndiff.result import Finding, FirstDivergence, PartingReason
 from nndiff.tensors import Slot
 
 
-def get_settings_at_first(case: Case) -> Settings:
-    """Return the settings that differ in the modules where the runs part first."""
-    first = case.first
+def compare_settings_at(case: Case, first: FirstDivergence) -> Settings:
+    """Return the settings that differ in the modules to look in."""
+    if first.reason is PartingReason.EXTRA_OUTPUT:
+        return {}
     # a fused layer has another size, whatever is wrong with it
-    if first is None or first.is_part:
+    if any(site.is_part and site.module == first.module for site in case.run.pairs):
         return {}
     return compare_settings(case.trees[0].get(first.module, {}), case.trees[1].get(first.candidate_module, {}))
 
@@ -30,7 +31,7 @@ def find_module_causes(case: Case, mode_is_blamed: bool) -> Iterator[Finding]:
         return
     modules = case.trees[0].get(first.module, {}), case.trees[1].get(first.candidate_module, {})
     classes = get_class(modules[0]), get_class(modules[1])
-    settings = get_settings_at_first(case)
+    settings = compare_settings(*modules)
     if mode_is_blamed:
         settings.pop("training", None)
     if classes[0] != classes[1]:

@@ -49,8 +49,8 @@ def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterato
         return
     factor = find_common_factor(run.evidence)
     if factor is not None:
-        names = tuple(site.pair.name for site in factor.sites[:_MOST_LISTED])
-        yield Finding(Cause.GRADIENTS_SCALED, names, factor.meaning, _REPAIR_OF_FACTOR[factor.reach], 0.95)
+        scaled = tuple(site.pair.name for site in factor.sites[:_MOST_LISTED])
+        yield Finding(Cause.GRADIENTS_SCALED, scaled, factor.meaning, _REPAIR_OF_FACTOR[factor.reach], 0.95)
     if factor is None or factor.reach is Reach.SOME:
         yield from _find_differing_gradients(case)
 

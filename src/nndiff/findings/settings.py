@@ -34,7 +34,7 @@ Settings = dict[str, tuple[Any, Any]]  # by the reference's name, `eps / epsilon
 
 
 def compare_settings(reference: Module, candidate: Module) -> Settings:
-    """Return the plain attributes that both modules have, under one name or one of the same meaning, and that differ."""
+    """Return the plain attributes that differ and that both modules have, under one name or names of one meaning."""
     ours, theirs = get_settings(reference), get_settings(candidate)
     changes: Settings = {}
     for name, value in ours.items():

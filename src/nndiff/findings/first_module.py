@@ -1,56 +1,68 @@
-"""What is unlike about the two modules at which the runs part first: their classes and their settings."""
+"""How the two modules at which the runs part first differ: their classes and their settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from nndiff.divergence import attribute_changes, heeds_mode
-from nndiff.findings.modules import Meta, Module, has_weights, module_tree
-from nndiff.handed import is_inside
-from nndiff.result import Finding
-from nndiff.sites import SitePair
+from nndiff.diagnosis.call_graph import is_inside
+from nndiff.diagnosis.modules import depends_on_mode, get_class, has_weights, is_from_torch
+from nndiff.findings.case import Case
+from nndiff.findings.causes import Cause
+from nndiff.findings.settings import Settings, compare_settings, is_known_setting
+from nndiff.result import Finding, FirstDivergence, PartingReason
+from nndiff.tensors import Slot
 
 
-def first_module_findings(
-    first: SitePair | None, reference: Meta, candidate: Meta, known: tuple[str, ...]
-) -> Iterator[Finding]:
-    """Yield the classes and settings that differ; `known` are settings that were told already."""
-    # a fused layer is of another size, whatever is wrong; a gradient is made by others than the module it is taken at
-    if first is None or first.part or first.slot not in ("output", "buffer"):
+def compare_settings_at(case: Case, first: FirstDivergence) -> Settings:
+    """Return the settings that differ in the modules to look in."""
+    if first.reason is PartingReason.EXTRA_OUTPUT:
+        return {}
+    # a fused layer has another size, whatever is wrong with it
+    if any(site.is_part and site.module == first.module for site in case.run.pairs):
+        return {}
+    return compare_settings(case.trees[0].get(first.module, {}), case.trees[1].get(first.candidate_module, {}))
+
+
+def find_module_causes(case: Case, mode_is_blamed: bool) -> Iterator[Finding]:
+    """Yield the class or the settings of the first diverging module that differ."""
+    first = case.first
+    # a gradient is made by other modules than the one it is taken at
+    if first is None or first.is_part or first.slot not in (Slot.OUTPUT, Slot.BUFFER):
         return
-    trees = module_tree(reference), module_tree(candidate)
-    here, there = trees[0].get(first.reference.site.module, {}), trees[1].get(first.candidate.site.module, {})
-    if here.get("class") != there.get("class"):
-        yield from _classes(first, (here, there), trees)
-        return
-    changes = {name: both for name, both in attribute_changes(here, there).items() if name not in known}
-    if changes:
-        told = ", ".join(f"{name} {one!r} against {other!r}" for name, (one, other) in changes.items())
+    modules = case.trees[0].get(first.module, {}), case.trees[1].get(first.candidate_module, {})
+    classes = get_class(modules[0]), get_class(modules[1])
+    settings = compare_settings(*modules)
+    if mode_is_blamed:
+        settings.pop("training", None)
+    if classes[0] != classes[1]:
+        if _is_one_function(case, first.module, first.candidate_module):
+            yield Finding(
+                Cause.ANOTHER_CLASS,
+                (first.pair.name,),
+                f"where the runs part first the reference has {classes[0]}, the candidate {classes[1]}",
+                "use the same one on both sides, then compare again",
+                0.85,
+            )
+            return
+        settings = {name: values for name, values in settings.items() if is_known_setting(name)}
+    if settings:
+        texts = [f"{name} {reference!r} against {candidate!r}" for name, (reference, candidate) in settings.items()]
+        is_sure = set(settings) != {"training"} or depends_on_mode(modules[0])
         yield Finding(
-            "attribute",
+            Cause.ATTRIBUTE,
             (first.pair.name,),
-            f"{first.reference.site.cls or here.get('class') or 'the module'} that diverges first has {told}",
+            f"the first diverging module, {first.reference.site.cls or classes[0] or 'of unknown class'}, "
+            f"has {', '.join(texts)}",
             "make them equal, then compare again",
-            0.9 if set(changes) != {"training"} or heeds_mode(here) else 0.5,
+            0.9 if is_sure else 0.5,
         )
 
 
-_Trees = tuple[Mapping[str, Any], Mapping[str, Any]]
-
-
-def _classes(first: SitePair, modules: tuple[Module, Module], trees: _Trees) -> Iterator[Finding]:
-    """Tell that one function stands in place of another; what is built of others may have any class."""
-    names = first.module, str(first.candidate.site.module)
-    built = any(is_inside(each, name) for name, tree in zip(names, trees, strict=True) for each in tree)
-    own = all(str(module.get("type", "")).startswith("torch.nn.") for module in modules)
-    if built or not all(modules) or not (own or not any(map(has_weights, modules))):
-        return
-    one, other = (str(module.get("class", "")) for module in modules)
-    yield Finding(
-        "another-class",
-        (first.pair.name,),
-        f"where the runs part first the reference has {one} and the candidate {other}",
-        "put the same there, then compare again",
-        0.85,
-    )
+def _is_one_function(case: Case, reference: str, candidate: str) -> bool:
+    """Return True if both modules are a function in themselves; what is built of others may have any class."""
+    modules = []
+    for path, tree in zip((reference, candidate), case.trees, strict=True):
+        if path not in tree or any(is_inside(inner, path) for inner in tree):
+            return False
+        modules.append(tree[path])
+    return all(map(is_from_torch, modules)) or not any(map(has_weights, modules))

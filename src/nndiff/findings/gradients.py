@@ -1,87 +1,103 @@
-"""What gradients say that are out, lost, or out by one factor."""
+"""Gradients that differ, are missing on one side, or differ by one factor."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from nndiff.divergence import Run
-from nndiff.endless import ENDLESS
-from nndiff.findings.tied import untied
-from nndiff.lost import SIDES, foremost, lost_in, lost_why
-from nndiff.recorded import is_gradient, is_inner
-from nndiff.result import Finding
-from nndiff.scaled import Factor, Reach, common_factor
+from nndiff.diagnosis.common_factor import Reach, find_common_factor
+from nndiff.diagnosis.missing_gradients import choose_first, list_missing
+from nndiff.findings.case import Case
+from nndiff.findings.causes import Cause
+from nndiff.findings.tied_weights import find_untied
+from nndiff.result import SIDES, Finding, LeftoverReason, NoteSlug
+from nndiff.tensors import Site, Slot
 from nndiff.text import plural
 
-_LISTED = 10
+_MOST_LISTED = 10
 
-
-def gradient_findings(run: Run, not_held: Iterable[str]) -> Iterator[Finding]:
-    """Yield what is wrong with the gradients, where outputs do not explain it.
-
-    Of parameters `not_held` by one side there is none: that was told.
-    """
-    meaningless = tuple(site.pair.name for site in run.sites if site.pair.note == ENDLESS)
-    if meaningless:
-        yield Finding(
-            "loss-not-finite",
-            meaningless[:_LISTED],
-            f"{ENDLESS}: none of {plural(len(meaningless), 'gradient')} was compared",
-            "give another loss, seed or inputs, or leave out --backward (backward=True)",
-            1.0,
-        )
-        return
-    outputs_agree = all(site.passed for site in run.telling if site.slot == "output")
-    tied = list(untied(run.telling, run.left)) if outputs_agree else []
-    yield from (finding for finding, _ in tied)
-    explained = {name for _, names in tied for name in names} | {f"{name}:param_grad" for name in not_held}
-    yield from _missing(run, explained)
-    if outputs_agree:
-        factor = common_factor(run.telling)
-        yield from _scaled(factor)
-        if factor is None or factor.reach is Reach.SOME:
-            yield from _alone(run)
-
-
-def _missing(run: Run, explained: Container[str]) -> Iterator[Finding]:
-    """Tell which gradients a side lacks, and why as far as that is known."""
-    for number, side in enumerate(SIDES):
-        found = lost_in(run.sites, run.left, 1 - number)
-        lost = [each for each in found if each.tensor.name not in explained]
-        names = tuple(dict.fromkeys(each.tensor.name for each in lost if not is_inner(each.tensor)))
-        if names:
-            first = foremost(lost, run.asking)
-            yield Finding(
-                "gradients-missing",
-                names[:_LISTED],
-                f"the {side} lacks {plural(len(names), 'gradient')} that the {SIDES[1 - number]} has, first "
-                f"{first.tensor.name}: {lost_why(first, run.asking)}",
-                "look for detach(), .data, no_grad() and requires_grad; parameters of other names need --rename",
-                0.95,
-            )
-
-
-_REPAIR = {
-    Reach.ALL: "compare the reduction of the loss (mean against sum), its scaling, and the steps that are accumulated",
+_REPAIR_OF_FACTOR = {
+    Reach.ALL: "compare the reduction of the loss (mean or sum), its scaling, and the steps that are accumulated",
     Reach.PARAMETERS: "look for gradients that are accumulated, averaged over devices, clipped or not unscaled",
     Reach.SOME: "look for a factor in a custom backward, a gradient hook, or a tensor that is used twice",
 }
 
 
-def _scaled(factor: Factor | None) -> Iterator[Finding]:
-    if factor is not None:
-        names = tuple(site.pair.name for site in factor.sites[:_LISTED])
-        yield Finding("gradients-scaled", names, factor.meaning, _REPAIR[factor.reach], 0.95)
+def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong with the gradients, where outputs do not explain it.
 
-
-def _alone(run: Run) -> Iterator[Finding]:
-    outputs = [site for site in run.telling if site.slot in ("output", "loss")]
-    failing = [site for site in run.telling if is_gradient(site.reference) and not site.passed]
-    if failing and outputs and all(site.passed for site in outputs):
+    Parameters that only one side has, `parameters_alone`, have a finding of their own.
+    """
+    run = case.run
+    meaningless = [site.pair.name for site in run.pairs if site.pair.has_note(NoteSlug.LOSS_NOT_FINITE)]
+    if meaningless:
         yield Finding(
-            "gradients-only",
-            tuple(site.pair.name for site in failing[:_LISTED]),
-            f"every output agrees, {plural(len(failing), 'gradient')} {'does' if len(failing) == 1 else 'do'} not",
-            "check that the loss is the same (reduction, scaling), custom backward functions, detached tensors",
+            Cause.LOSS_NOT_FINITE,
+            tuple(meaningless[:_MOST_LISTED]),
+            f"the loss is NaN or infinite on both sides: none of {plural(len(meaningless), 'gradient')} was compared",
+            "use another loss, seed or input, or leave out the backward pass",
+            1.0,
+        )
+        return
+    outputs_agree = not run.failing_outputs
+    untied = list(find_untied(run.evidence, run.unpaired_gradients)) if outputs_agree else []
+    explained = {Site("", Slot.PARAM_GRAD, tensor=name).name for name in parameters_alone}
+    for finding, names in untied:
+        yield finding
+        explained |= names
+    yield from _find_missing_gradients(case, explained)
+    if not outputs_agree:
+        return
+    factor = find_common_factor(run.evidence)
+    if factor is not None:
+        scaled = tuple(site.pair.name for site in factor.sites[:_MOST_LISTED])
+        yield Finding(Cause.GRADIENTS_SCALED, scaled, factor.meaning, _REPAIR_OF_FACTOR[factor.reach], 0.95)
+    if factor is None or factor.reach is Reach.SOME:
+        yield from _find_differing_gradients(case)
+
+
+def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[Finding]:
+    """Yield the gradients that a side lacks, and why as far as that is known."""
+    run = case.run
+    for number, side in enumerate(SIDES):
+        missing = []
+        for gradient in list_missing(run.pairs, run.unpaired_gradients, side):
+            if gradient.tensor.name not in explained:
+                missing.append(gradient)
+        names = dict.fromkeys(each.tensor.name for each in missing if not each.tensor.site.is_inside)
+        if not names:
+            continue
+        first = choose_first(missing, run.requests)
+        repair = "look for detach(), .data, no_grad() and requires_grad"
+        if _has_unpaired_parameters(case, SIDES[1 - number]) and _has_unpaired_parameters(case, side):
+            repair += "; if parameters only have other names, pair them with --rename or --map"
+        yield Finding(
+            Cause.GRADIENTS_MISSING,
+            tuple(names)[:_MOST_LISTED],
+            f"the {side} lacks {plural(len(names), 'gradient')} that the {SIDES[1 - number]} has, first "
+            f"{first.tensor.name}: {first.explain(run.requests)}",
+            repair,
+            0.95,
+        )
+
+
+def _has_unpaired_parameters(case: Case, side: str) -> bool:
+    """Return True if a side has parameters, or gradients of them, whose names have no partner."""
+    for leftover in case.leftovers:
+        is_unpaired = leftover.side == side and leftover.reason is LeftoverReason.NO_PARTNER
+        if is_unpaired and leftover.site is not None and leftover.site.slot.is_parameter:
+            return True
+    return False
+
+
+def _find_differing_gradients(case: Case) -> Iterator[Finding]:
+    outputs = [site for site in case.run.evidence if site.slot in (Slot.OUTPUT, Slot.LOSS)]
+    differing = [site.pair.name for site in case.run.evidence if site.is_gradient and not site.passed]
+    if differing and outputs and all(site.passed for site in outputs):
+        does = "does" if len(differing) == 1 else "do"
+        yield Finding(
+            Cause.GRADIENTS_ONLY,
+            tuple(differing[:_MOST_LISTED]),
+            f"every output agrees, {plural(len(differing), 'gradient')} {does} not",
+            "check the loss (reduction, scaling), custom backward functions and detached tensors",
             0.8,
         )

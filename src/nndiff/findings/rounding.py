@@ -4,52 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nndiff.divergence import Run
+from nndiff.diagnosis.noise import Rounding
+from nndiff.diagnosis.site_pairs import SitePair
+from nndiff.findings.case import Case
+from nndiff.findings.causes import Cause
 from nndiff.result import Finding
-from nndiff.rounding import Rounding, is_made
-from nndiff.sites import SitePair
 from nndiff.tolerance import typed
 
 
-def rounding_findings(run: Run, first: SitePair | None) -> Iterator[Finding]:
-    """Yield that the first divergence looks like rounding: all that follows too, or up to where it does not."""
-    found = run.rounding(first) if first is not None else None
-    if first is None or found is None:
+def find_rounding(case: Case) -> Iterator[Finding]:
+    """Yield that the first divergence looks like rounding: everything after it too, or up to a jump."""
+    first = case.first
+    rounding = case.run.look_for_rounding(first) if first is not None else None
+    if first is None or rounding is None:
         return
-    if found.doubtful is not None:
-        yield _of_outputs(first, found)
-        return
-    if found.jump is None:
-        evidence = f"looks like rounding: {found.text}; nothing after it jumps, the most is {found.worst:.1e}"
-        yield Finding("rounding", (first.pair.name,), evidence, _ways_out(found, run.sites), 0.7)
-        return
-    name, size = found.jump.pair.name, f"{found.jumped_to:.1e}"
-    before = [site for site in run.sites if site.pair.order < found.jump.pair.order]
-    yield Finding(
-        "more-than-rounding",
-        (name,),
-        f"{first.pair.name} looks like rounding ({found.text}); {name} does not, it is off by {size}",
-        f"look there first: what comes before it passes at {_passing(before)}",
-        0.8,
-    )
+    name = first.pair.name
+    if rounding.doubtful is not None:
+        doubt = f"so does every output, but {rounding.doubtful.pair.name} is off by {rounding.jumped_to:.1e}"
+        evidence = f"looks like rounding: {rounding.text}; {doubt}, which may be more"
+        yield Finding(Cause.ROUNDING, (name,), evidence, _advise_wider_type(case, rounding), 0.5)
+    elif rounding.jump is None:
+        evidence = f"looks like rounding: {rounding.text}; nothing after it jumps, the most is {rounding.worst:.1e}"
+        advice = [_advise_wider_type(case, rounding), f"let it pass with {_get_passing_options(case.run.pairs)}"]
+        repair = "; or ".join(text for text in advice if text)
+        yield Finding(Cause.ROUNDING, (name,), evidence, repair, 0.7)
+    else:
+        jump = rounding.jump.pair
+        before = [site for site in case.run.pairs if site.pair.order < jump.order]
+        yield Finding(
+            Cause.MORE_THAN_ROUNDING,
+            (jump.name,),
+            f"{name} looks like rounding ({rounding.text}); {jump.name} does not: off by {rounding.jumped_to:.1e}",
+            f"look there first: everything before it passes with {_get_passing_options(before)}",
+            0.8,
+        )
 
 
-def _of_outputs(first: SitePair, found: Rounding) -> Finding:
-    """Tell that outputs look like rounding, and name the gradient that may be more."""
-    name, size = found.doubtful.pair.name if found.doubtful else "", f"{found.jumped_to:.1e}"
-    evidence = f"looks like rounding: {found.text}; so does every output, but {name} is off by {size}: that may be more"
-    wider = found.precision.wider
-    repair = f"compare in {wider} (--dtype {wider}): rounding vanishes there, a fault stays" if wider else ""
-    return Finding("rounding", (first.pair.name,), evidence, repair, 0.5)
+def _advise_wider_type(case: Case, rounding: Rounding) -> str:
+    """Return the advice to compare in a wider type; only models that nndiff ran can be run again in another one."""
+    wider = rounding.precision.wider
+    if not wider or not case.was_run_by_nndiff:
+        return ""
+    return f"to be sure, compare in {wider} (--dtype {wider}): rounding vanishes there, a fault stays"
 
 
-def _ways_out(found: Rounding, sites: Iterable[SitePair]) -> str:
-    wider, passes = found.precision.wider, f"pass it at {_passing(sites)}"
-    if not wider:
-        return passes
-    return f"to be sure compare in {wider} (--dtype {wider}): rounding vanishes there, a fault stays; or {passes}"
-
-
-def _passing(sites: Iterable[SitePair]) -> str:
+def _get_passing_options(sites: Iterable[SitePair]) -> str:
     """Return the smallest tolerance that lets these pass, as options."""
-    return typed(max(site.pair.passes_at for site in sites if is_made(site) and site.pair.metrics))
+    needed = 0.0
+    for site in sites:
+        if site.pair.decides and site.pair.metrics:
+            needed = max(needed, site.pair.passes_at)
+    return typed(needed)

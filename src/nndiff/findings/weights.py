@@ -1,61 +1,82 @@
-"""Weights and buffers that were not the same when the runs began: the first question about any layer that diverges."""
+"""Weights that were not the same when the runs began, or that sit in each other's modules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
-from nndiff.divergence import Run, State
-from nndiff.findings.modules import Meta
-from nndiff.held import Held, Unequal, compare_held, held_by, may_be_turned
-from nndiff.lost import SIDES
-from nndiff.result import Finding
-from nndiff.sites import SitePair
+from nndiff.diagnosis.modules import read_never_called
+from nndiff.findings.case import Case
+from nndiff.findings.causes import Cause
+from nndiff.held import compare_held as compare_held_tensors
+from nndiff.held import held_by as read_held_tensors
+from nndiff.held import may_be_turned as may_be_transposed
+from nndiff.result import Finding, InputState, WeightsAtSite
+from nndiff.tensors import Slot
 from nndiff.text import first_few, plural
 
 
-def weights_of(run: Run, first: SitePair | None, reference: Meta, candidate: Meta) -> Unequal | None:
-    """Return how what the module holds compares that makes another output of the same inputs; None if nobody knows."""
-    if first is None or first.slot != "output" or first.part or run.inputs_of(first) is State.OUT:
+def compare_weights_at_first(case: Case) -> WeightsAtSite | None:
+    """Return how the weights of the first diverging module compare when the runs begin; None if nobody knows."""
+    first = case.first
+    if first is None or first.slot is not Slot.OUTPUT or first.is_part:
         return None
-    # what returns the same, or is never called, is not why the module around it does not
-    idle = {site.module for site in run.sites if site.slot == "output" and site.passed} | _never_called(reference)
-    modules = first.module, str(first.candidate.site.module)
-    held = held_by(reference)
-    found = compare_held((held, held_by(candidate)), modules, idle)
+    if case.run.get_input_state(first) is InputState.DIFFER:
+        return None
+    # modules inside that return the same, or are never called, are not why the module around them differs
+    without = set(read_never_called(case.reference))
+    for site in case.run.pairs:
+        if site.slot is Slot.OUTPUT and site.passed:
+            without.add(site.module)
+    held = read_held_tensors(case.reference), read_held_tensors(case.candidate)
+    difference = compare_held_tensors(held, (first.module, first.candidate_module), without)
     if first.reference.site.cls != first.candidate.site.cls:
-        found = _of_other_classes(found, held)
-    return found if found.common else None
+        # another class may hold the same weights in another form, or the same form transposed
+        sure = tuple(name for name in difference.differing if not may_be_transposed(held[0][name]))
+        is_unsure = any(difference.alone) or len(sure) < len(difference.differing)
+        common = 0 if is_unsure and not sure else difference.common
+        return WeightsAtSite(common, sure) if common else None
+    return WeightsAtSite(difference.common, difference.differing, *difference.alone) if difference.common else None
 
 
-def _never_called(meta: Meta) -> set[str]:
-    named = meta.get("never_called")
-    return set(map(str, named)) if isinstance(named, list) else set()
-
-
-def _of_other_classes(found: Unequal, held: Mapping[str, Held]) -> Unequal:
-    """Return what is sure: another class may hold the same in another form, or the other way round."""
-    sure = tuple(name for name in found.differing if not may_be_turned(held[name]))
-    unsure = any(found.alone) or len(sure) < len(found.differing)
-    return Unequal(0 if unsure and not sure else found.common, sure)
-
-
-def weight_findings(found: Unequal | None, reference: Meta, candidate: Meta) -> Iterator[Finding]:
-    """Yield what the module that diverges first does not hold alike; `found` is how that compares."""
-    if found is None or not (found.differing or any(found.alone)):
+def find_weight_causes(case: Case, weights: WeightsAtSite | None) -> Iterator[Finding]:
+    """Yield the weights in which the first diverging module differs when the runs begin."""
+    if weights is None or not (weights.differing or weights.only_reference or weights.only_candidate):
         return
-    all_over = compare_held((held_by(reference), held_by(candidate)), ("", ""))
-    told = [f"only the {side} has {first_few(names)}" for side, names in zip(SIDES, found.alone, strict=True) if names]
-    if found.differing:
-        are = "is" if len(found.differing) == 1 else "are"
-        told.insert(0, f"{first_few(found.differing)} {are} not the same when the runs begin")
-    if len(all_over.differing) > len(found.differing):
-        told.append(
-            f"{len(all_over.differing):,} of all {plural(all_over.common, 'tensor')} that both models hold differ"
+    texts = []
+    if weights.differing:
+        are = "is" if len(weights.differing) == 1 else "are"
+        texts.append(f"{first_few(weights.differing)} {are} not equal")
+    for side, names in (("reference", weights.only_reference), ("candidate", weights.only_candidate)):
+        if names:
+            texts.append(f"only the {side} has {first_few(names)}")
+    held = read_held_tensors(case.reference), read_held_tensors(case.candidate)
+    everywhere = compare_held_tensors(held, ("", ""))
+    if len(everywhere.differing) > len(weights.differing):
+        texts.append(
+            f"{len(everywhere.differing):,} of {plural(everywhere.common, 'tensor')} differ in the whole model"
         )
+    repair = "load the same weights into both"
+    checkpoints = case.reference.get("checkpoint"), case.candidate.get("checkpoint")
+    if all(isinstance(checkpoint, str) and checkpoint for checkpoint in checkpoints):
+        repair += f"; nndiff diff {checkpoints[0]} {checkpoints[1]} shows how far they are apart"
     yield Finding(
-        "weights-differ",
-        (*found.differing, *found.alone[0], *found.alone[1]),
-        f"of the module that diverges first {'; '.join(told)}",
-        "load the same weights into both; nndiff diff of the two checkpoints tells how far they are apart",
+        Cause.WEIGHTS_DIFFER,
+        (*weights.differing, *weights.only_reference, *weights.only_candidate),
+        f"the first diverging module starts from different weights: {'; '.join(texts)}",
+        repair,
         0.95,
+    )
+
+
+def find_swapped_weights(case: Case, against_names: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    """Yield the modules that hold each other's weights: (reference, candidate) that were paired against their names."""
+    if case.passed or not against_names:
+        return
+    texts = [f"{reference} in the reference, {candidate} in the candidate" for reference, candidate in against_names]
+    yield Finding(
+        Cause.WEIGHTS_SWAPPED,
+        tuple(reference for reference, _ in against_names),
+        f"the same weights sit in modules of different names: {first_few(texts, between='; ')}",
+        "check the order in which layers are built, and the names the weights are loaded by",
+        0.9,
     )

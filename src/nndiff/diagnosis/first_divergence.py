@@ -1,0 +1,446 @@
+"""The first divergence: the first site that is out of tolerance while what went into it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from nndiff.diagnosis.call_graph import Tensors, is_inside, surrounds
+from nndiff.diagnosis.gradient_blame import blame_gradient, find_first_gradient
+from nndiff.diagnosis.missing_gradients import (
+    MissingGradient,
+    Requests,
+    Unpaired,
+    find_first_missing,
+    read_requests,
+    select_unpaired_gradients,
+)
+from nndiff.diagnosis.modules import Trees, get_class, get_source_line
+from nndiff.diagnosis.noise import Rounding, look_for_rounding
+from nndiff.diagnosis.site_pairs import SitePair, final_outputs_agree
+from nndiff.diagnosis.tensor_values import tensors_agree
+from nndiff.names import ancestors
+from nndiff.result import (
+    CANDIDATE,
+    REFERENCE,
+    SIDES,
+    FirstDivergence,
+    InputState,
+    Leftover,
+    LeftoverReason,
+    NoteSlug,
+    PartingReason,
+)
+from nndiff.sources.source import Source
+from nndiff.tensors import Site, Slot, TensorRef
+from nndiff.verdict import Verdict
+
+Place = SitePair | MissingGradient | Leftover  # a tensor that differs, a gradient one side lacks, an extra output
+
+
+class _Given(NamedTuple):
+    """Hold what a call was given: the event that shows it, and that of the tensor it is a view of."""
+
+    event: int
+    origin: int
+
+
+@dataclass
+class Run:
+    """Hold the judged pairs of one candidate and answer what went into each call."""
+
+    pairs: Sequence[SitePair]
+    reference: Tensors = field(default_factory=dict)
+    candidate: Tensors = field(default_factory=dict)
+    unpaired_gradients: Unpaired = ((), ())
+    requests: Requests = (None, None)
+    extra_outputs: Sequence[Leftover] = ()  # outputs of the model that only one side returns
+
+    def __post_init__(self) -> None:
+        self._agreement: dict[tuple[int, int], bool] = {}
+        self._agreement_as_stored: dict[tuple[int, int], bool] = {}
+        for site in self.pairs:
+            if site.was_compared:
+                self._agreement[site.orders] = site.passed
+                self._agreement_as_stored[site.orders] = site.agrees_as_stored
+
+    @cached_property
+    def evidence(self) -> Sequence[SitePair]:
+        """Return the pairs among which a cause is looked for: all but guesses that turn out to be no pairs.
+
+        A guessed pair that differs is no pair if a module around it is paired for certain and agrees. The model itself
+        is around everything: it speaks for all its guessed pairs if its outputs agree.
+        """
+        outputs = [site for site in self.pairs if site.slot is Slot.OUTPUT]
+        differing = {site.module for site in outputs if not site.passed}
+        agreeing = {site.module for site in outputs if site.pair.certain} - differing - {""}
+        model_agrees = final_outputs_agree(self.pairs)
+        refuted = set()
+        for site in outputs:
+            is_refuted = model_agrees or not agreeing.isdisjoint(ancestors(site.module))
+            if not (site.pair.certain or site.passed) and site.module and is_refuted:
+                refuted.add((site.module, site.candidate_module))
+        return [site for site in self.pairs if site.pair.certain or (site.module, site.candidate_module) not in refuted]
+
+    @cached_property
+    def outputs(self) -> Sequence[SitePair]:
+        """Return the outputs of all modules that are evidence, in order of execution."""
+        return [site for site in self.evidence if site.slot is Slot.OUTPUT]
+
+    @cached_property
+    def failing_outputs(self) -> Sequence[SitePair]:
+        """Return the outputs that do not agree."""
+        return [site for site in self.outputs if not site.passed]
+
+    @cached_property
+    def _input_names(self) -> tuple[dict[str, TensorRef], dict[str, TensorRef]]:
+        """Return what calls were given, where it was recorded itself, by name."""
+        names: tuple[dict[str, TensorRef], dict[str, TensorRef]] = ({}, {})
+        for by_name, tensors in zip(names, (self.reference, self.candidate), strict=True):
+            for tensor in tensors.values():
+                if tensor.site.slot is Slot.INPUT:
+                    by_name[tensor.name] = tensor
+        return names
+
+    def look_for_rounding(self, first: SitePair) -> Rounding | None:
+        """Return how the first divergence looks like rounding, if it does."""
+        return look_for_rounding(self.evidence, first, self.reference)
+
+    def get_input_state(self, site: SitePair, as_stored: bool = False) -> InputState:
+        """Return whether what a module was called with agrees; `as_stored`, without any relation.
+
+        Where both sides take the same arguments, all of them must be known to agree. Where they do not, the first one
+        decides: what follows it, masks and positions above all, may have another form on each side.
+        """
+        reference, candidate = self._list_inputs(site.reference, 0), self._list_inputs(site.candidate, 1)
+        if not reference or not candidate:
+            return InputState.UNKNOWN
+        main_path, main_input = next(iter(reference.items()))
+        main_partner = candidate.get(main_path, next(iter(candidate.values())))
+        main_state = self._compare_inputs(main_input, main_partner, as_stored)
+        if main_state is InputState.DIFFER:
+            return main_state
+        same_arguments = reference.keys() == candidate.keys()
+        if same_arguments or len(reference) != len(candidate):
+            matched = [(given, candidate[path]) for path, given in reference.items() if path in candidate]
+        else:  # by keyword on one side, by position on the other
+            matched = list(zip(reference.values(), candidate.values(), strict=True))
+        states = [main_state]
+        for ours, theirs in matched:
+            state = self._compare_inputs(ours, theirs, as_stored)
+            if state is InputState.DIFFER and self._have_same_form(ours, theirs):
+                return state
+            states.append(InputState.UNKNOWN if state is InputState.DIFFER else state)
+        if same_arguments:
+            return InputState.UNKNOWN if InputState.UNKNOWN in states else InputState.AGREE
+        return main_state
+
+    def get_differing_input(self, site: SitePair) -> str:
+        """Return the name of the first thing a call was given, if that differs."""
+        reference, candidate = self._list_inputs(site.reference, 0), self._list_inputs(site.candidate, 1)
+        if not reference or not candidate:
+            return ""
+        path, given = next(iter(reference.items()))
+        if self._compare_inputs(given, next(iter(candidate.values())), False) is not InputState.DIFFER:
+            return ""
+        return Site(site.module, Slot.INPUT, site.call[1], path).name
+
+    def _list_inputs(self, output: TensorRef, side: int) -> dict[str, _Given]:
+        """Return what a call was given, by argument; of a view its own event, for its origin may show more."""
+        inputs: dict[str, _Given] = {}
+        for link in output.trace.inputs:
+            if link.event is None:
+                continue
+            event = link.event
+            if link.how == "view":
+                name = Site(output.site.module, Slot.INPUT, output.site.call, link.path).name
+                view = self._input_names[side].get(name)
+                event = view.trace.order if view else event
+            inputs[link.path] = _Given(event, link.event)
+        return inputs
+
+    def _compare_inputs(self, reference: _Given, candidate: _Given, as_stored: bool) -> InputState:
+        state = self._compare_events(reference.event, candidate.event, as_stored)
+        if state is InputState.UNKNOWN and not as_stored:
+            # a view of all of a tensor is that tensor, whatever its layout
+            sides = ((reference, self.reference), (candidate, self.candidate))
+            if all(_shows_all(given, tensors) for given, tensors in sides):
+                return self._compare_events(reference.origin, candidate.origin, as_stored)
+        return state
+
+    def _compare_events(self, reference: int, candidate: int, as_stored: bool) -> InputState:
+        agreement = self._agreement_as_stored if as_stored else self._agreement
+        key = (reference, candidate)
+        if key not in agreement:
+            ours, theirs = self.reference.get(reference), self.candidate.get(candidate)
+            agrees = tensors_agree(ours, theirs, *self._tolerance) if ours and theirs else None
+            if agrees is None:
+                return InputState.UNKNOWN
+            agreement[key] = agrees
+        return InputState.AGREE if agreement[key] else InputState.DIFFER
+
+    def _have_same_form(self, ours: _Given, theirs: _Given) -> bool:
+        """Return True if two inputs have one shape and kind of numbers; masks may have another on each side."""
+        reference, candidate = self.reference.get(ours.event), self.candidate.get(theirs.event)
+        if reference is None or candidate is None:
+            return True
+        return reference.shape == candidate.shape and reference.dtype.kind == candidate.dtype.kind
+
+    @cached_property
+    def _tolerance(self) -> tuple[float, float]:
+        for site in self.pairs:
+            if not site.is_gradient:
+                return site.pair.atol, site.pair.rtol
+        return 0.0, 0.0
+
+    @cached_property
+    def only_candidate_has_links(self) -> bool:
+        """Return True if only the candidate links its calls: hooks of a script may be listed in any order."""
+        outputs = [site for site in self.pairs if site.slot is Slot.OUTPUT]
+        reference_has = any(site.reference.trace.inputs for site in outputs)
+        return not reference_has and any(site.candidate.trace.inputs for site in outputs)
+
+
+def _shows_all(given: _Given, tensors: Tensors) -> bool:
+    view, origin = tensors.get(given.event), tensors.get(given.origin)
+    return view is not None and origin is not None and view.count == origin.count
+
+
+def build_run(reference: Source, candidate: Source, pairs: Sequence[SitePair], leftovers: Sequence[Leftover]) -> Run:
+    """Return the judged pairs of one candidate with the recorded tensors behind them."""
+    return Run(
+        pairs,
+        {tensor.trace.order: tensor for tensor in reference.tensors.values()},
+        {tensor.trace.order: tensor for tensor in candidate.tensors.values()},
+        (
+            select_unpaired_gradients(leftovers, reference, REFERENCE),
+            select_unpaired_gradients(leftovers, candidate, CANDIDATE),
+        ),
+        (read_requests(reference), read_requests(candidate)),
+        [leftover for leftover in leftovers if leftover.reason is LeftoverReason.EXTRA_OUTPUT],
+    )
+
+
+# The search ------------------------------------------------------------------------------------------------------
+
+
+def find_first_divergence(run: Run) -> Place | None:
+    """Return where two runs part first: inputs, outputs, the loss, gradients, then parameters and buffers."""
+    for slot in (Slot.MODEL_INPUT, Slot.OUTPUT, Slot.LOSS):
+        if slot is Slot.OUTPUT:
+            first = _find_first_output(run)
+        else:
+            first = next((site for site in run.pairs if site.slot is slot and not site.passed), None)
+        if first is not None:
+            return first
+    gradient = find_first_gradient(run.evidence)
+    missing = find_first_missing(run.pairs, run.unpaired_gradients, run.requests)
+    if missing is not None and missing.comes_before(gradient):
+        return missing
+    failing = [site for site in run.evidence if not site.passed]
+    deciding = [site for site in failing if site.pair.decides]
+    if gradient is not None and (not deciding or any(site.is_gradient for site in deciding)):
+        return gradient
+    if deciding:
+        return deciding[0]
+    if run.extra_outputs:
+        return run.extra_outputs[0]
+    return failing[0] if failing else None
+
+
+def _find_first_output(run: Run) -> SitePair | None:
+    """Return the first output that is out while its inputs are in; where none is certain, the first to be out."""
+    failing = run.failing_outputs
+    if not failing:
+        return None
+    states = {id(site): run.get_input_state(site) for site in failing}
+    for site in failing:
+        if states[id(site)] is InputState.AGREE:
+            inner = _find_unknown_inside(run, site)
+            return inner or site
+    # No cause is certain. Where inputs were not recorded, the first to finish is the best that is known.
+    unknown = [site for site in failing if states[id(site)] is InputState.UNKNOWN]
+    choices = unknown or failing
+    return min(choices, key=lambda site: site.orders[1]) if run.only_candidate_has_links else choices[0]
+
+
+def _find_unknown_inside(run: Run, composite: SitePair) -> SitePair | None:
+    """Return the module inside a composite that differs first, if nothing but its inputs is unknown.
+
+    Two implementations of an attention take other arguments, so nobody knows whether those agree. They do as far as
+    it matters if a call in front of the first that differs, inside the attention or right before it, agrees.
+    """
+    module, number = composite.call
+    earlier = [site.order for site in run.outputs if site.module == module and site.call[1] < number]
+    begin = max(earlier, default=-1)
+    inner = [site for site in run.outputs if surrounds(composite, site) and begin < site.order < composite.order]
+    differing = [site for site in inner if not site.passed]
+    if not differing:
+        return None
+    first = min(differing, key=lambda site: site.order)
+    before = [site for site in inner if site.order < first.order]
+    for holder in differing:
+        is_unknown = run.get_input_state(holder) is InputState.UNKNOWN
+        if surrounds(holder, first) and is_unknown and any(surrounds(holder, site) for site in before):
+            return holder
+    is_unknown = run.get_input_state(first) is InputState.UNKNOWN
+    return first if before and is_unknown else None
+
+
+# What is said about it -------------------------------------------------------------------------------------------
+
+
+def describe_divergence(run: Run, place: Place, trees: Trees, candidate: str) -> FirstDivergence:
+    """Return what is known about the place where two runs part; `candidate` is its label."""
+    if isinstance(place, Leftover):
+        return _describe_extra_output(run, place, candidate)
+    if isinstance(place, MissingGradient):
+        return replace(
+            _describe_site(run, place.output, trees),
+            name=place.tensor.name,
+            candidate_name=place.tensor.name,
+            slot=place.tensor.site.slot,
+            reason=PartingReason.GRADIENT_MISSING,
+            verdict=None,
+            max_abs=None,
+            inputs=None,
+            why=place.explain(run.requests),
+            missing_in=place.missing_in,
+        )
+    divergence = _describe_site(run, place, trees)
+    blame = blame_gradient(run.evidence, place, (run.reference, run.candidate))
+    if blame is None:
+        return divergence
+    # where to look is the module that made the gradient, not the one it was taken at
+    partners = {site.module: site.candidate_module for site in run.pairs if site.slot is Slot.OUTPUT}
+    partner = partners.get(blame.module, blame.module)
+    modules = trees[0].get(blame.module, {}), trees[1].get(partner, {})
+    classes = (get_class(modules[0]), get_class(modules[1])) if blame.module != place.module else None
+    return replace(
+        divergence,
+        module=blame.module,
+        candidate_module=partner,
+        module_classes=classes,
+        sources=(get_source_line(modules[0]), get_source_line(modules[1])),
+        why=blame.why,
+    )
+
+
+def _describe_site(run: Run, site: SitePair, trees: Trees) -> FirstDivergence:
+    modules = trees[0].get(site.module, {}), trees[1].get(site.candidate_module, {})
+    reason, why = _explain_parting(run, site)
+    if run.look_for_rounding(site):
+        why += "; it looks like rounding"
+    after, before = _find_inner_calls(run, site)
+    return FirstDivergence(
+        candidate=site.pair.candidate,
+        name=site.pair.name,
+        candidate_name=site.pair.candidate_name,
+        order=site.pair.order,
+        slot=site.slot,
+        reason=reason,
+        verdict=site.pair.verdict,
+        why=why,
+        max_abs=site.pair.metrics.max_abs if site.pair.metrics else None,
+        module=site.module,
+        candidate_module=site.candidate_module,
+        call=site.call[1],
+        classes=(
+            site.reference.site.cls or get_class(modules[0]),
+            site.candidate.site.cls or get_class(modules[1]),
+        ),
+        inputs=run.get_input_state(site) if site.slot is Slot.OUTPUT else None,
+        sources=(get_source_line(modules[0]), get_source_line(modules[1])),
+        after=after,
+        before=before,
+    )
+
+
+def _describe_extra_output(run: Run, leftover: Leftover, candidate: str) -> FirstDivergence:
+    tensors = run.reference if leftover.side == REFERENCE else run.candidate
+    order = next((order for order, tensor in tensors.items() if tensor.name == leftover.name), -1)
+    return FirstDivergence(
+        candidate=candidate,
+        name=leftover.name,
+        candidate_name=leftover.name,
+        order=order,
+        slot=Slot.OUTPUT,
+        reason=PartingReason.EXTRA_OUTPUT,
+        verdict=None,
+        why=f"everything that both sides return agrees; only the {leftover.side} returns this",
+        missing_in=SIDES[1 - SIDES.index(leftover.side)],
+    )
+
+
+_REASONS_OF_OUTPUTS = {
+    InputState.AGREE: (PartingReason.OWN_ERROR, "its output is out of tolerance while its inputs are in"),
+    InputState.UNKNOWN: (
+        PartingReason.FIRST_OUT,
+        "the first output that is out of tolerance; its inputs were not recorded on both sides",
+    ),
+    InputState.DIFFER: (
+        PartingReason.BETWEEN_SITES,
+        "the first output that is out of tolerance; its cause lies between recorded sites",
+    ),
+}
+
+
+def _explain_parting(run: Run, site: SitePair) -> tuple[PartingReason, str]:
+    """Return why a site is taken for the first divergence, for code and for people."""
+    were_compared = any(each.slot is Slot.OUTPUT and each.was_compared for each in run.pairs)
+    outputs = "every output is in tolerance" if were_compared else "no output was compared"
+    if site.pair.has_note(NoteSlug.LOSS_NOT_FINITE):
+        why = "the loss is NaN or infinite on both sides, so no gradient was compared"
+        return PartingReason.LOSS_NOT_FINITE, f"{outputs}; {why}"
+    if site.slot is Slot.MODEL_INPUT:
+        return PartingReason.INPUTS_DIFFER, "the inputs of the two runs differ"
+    if site.slot is Slot.LOSS and run.extra_outputs:
+        shared = "every output that both sides return is in tolerance"
+        return PartingReason.LOSS, f"{shared}; the loss, which is made of all outputs, is out"
+    if site.slot is Slot.LOSS:
+        return PartingReason.LOSS, f"{outputs}, the loss made of them is out"
+    if site.is_gradient:
+        why = "this is the first gradient that is out, in the order of the backward pass"
+        return PartingReason.GRADIENT, f"{outputs}; {why}"
+    if site.slot is Slot.PARAM:
+        return PartingReason.PARAMETER, f"{outputs}; this parameter is out, without effect on them"
+    if site.slot is Slot.BUFFER_BEFORE:
+        return PartingReason.BUFFER, f"{outputs}; this buffer is out before the run begins, without effect on them"
+    if site.slot is Slot.BUFFER:
+        was_equal = any(
+            each.slot is Slot.BUFFER_BEFORE
+            and each.module == site.module
+            and each.reference.site.tensor == site.reference.site.tensor
+            and each.passed
+            for each in run.pairs
+        )
+        update = " and was in before it: the two sides update it differently" if was_equal else ""
+        return PartingReason.BUFFER, f"{outputs}; this buffer is out after the run{update}"
+    if site.pair.verdict is Verdict.NOT_COMPARED:
+        why = "its bytes differ; what was kept does not tell whether they are within the tolerance"
+        return PartingReason.NOT_KEPT, why
+    return _REASONS_OF_OUTPUTS[run.get_input_state(site)]
+
+
+def _find_inner_calls(run: Run, site: SitePair) -> tuple[str, str]:
+    """Return, for a composite, the last of its inner calls that agrees and the first that does not.
+
+    A norm makes the same of a tensor whatever it is multiplied with, so what went into it tells. Other calls that
+    agree may be given the same in another form.
+    """
+    if site.slot is not Slot.OUTPUT:
+        return "", ""
+    after = ""
+    for call in run.pairs:
+        is_inner = call.slot is Slot.OUTPUT and is_inside(call.module, site.module) and call.order < site.order
+        if not is_inner:
+            continue
+        if not call.passed:
+            return after, call.pair.name
+        differing_input = run.get_differing_input(call) if call.is_norm else ""
+        if differing_input:
+            return after, differing_input
+        after = call.pair.name
+    return after, ""

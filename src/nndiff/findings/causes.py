@@ -1,0 +1,66 @@
+"""Every cause a finding can name: its slug, what it means, and whether it depends on the tolerance."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Cause(str, Enum):
+    """Name a cause; the value is the slug in results and reports."""
+
+    description: str
+    depends_on_tolerance: bool  # said about what is out of tolerance: at another tolerance it may not hold
+
+    def __new__(cls, slug: str, description: str, depends_on_tolerance: bool = False) -> Cause:
+        """Return the cause with its description."""
+        cause = str.__new__(cls, slug)
+        cause._value_ = slug
+        cause.description = description
+        cause.depends_on_tolerance = depends_on_tolerance
+        return cause
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    # the runs as a whole
+    INPUTS_DIFFER = "inputs-differ", "the two models were not given the same inputs", True
+    LOSSES_DIFFER = "losses-differ", "the backward passes began with losses of different kinds"
+    OUTPUTS_MISSING = "outputs-missing", "only one side returns an output: a cache, hidden states, attentions"
+    SHAPES_DIFFER = "shapes-differ", "paired tensors have different shapes: different architectures"
+    TRAIN_MODE = "train-mode", "one side ran in train mode, or both ran with dropout", True
+    UNSTABLE = "unstable", "a side does not agree with itself from run to run"
+    ENVIRONMENT = "environment", "versions or numeric flags differ"
+    INNER_ONLY = "inner-only", "modules inside differ, everything that goes in and comes out agrees", True
+    # the first divergence
+    ROUNDING = "rounding", "what differs looks like rounding: small, without direction, growing without a jump", True
+    MORE_THAN_ROUNDING = "more-than-rounding", "the first divergence looks like rounding, a later one does not", True
+    WEIGHTS_DIFFER = "weights-differ", "the first diverging module starts from different weights or buffers", True
+    WEIGHTS_SWAPPED = "weights-swapped", "modules hold each other's weights"
+    ANOTHER_CLASS = "another-class", "the first diverging module has another class: an activation, a pooling", True
+    ATTRIBUTE = "attribute", "the first diverging module has different settings", True
+    NORMS_ONLY = "norms-only", "only normalisation layers diverge on their own", True
+    EARLY_LAYERS = "early-layers", "the runs part before the first layer with weights: preprocessing", True
+    CALLED_OTHERWISE = (
+        "called-otherwise",
+        "one side calls a layer instead of another, more often, or never",
+        True,
+    )
+    IN_PLACE = "in-place", "one side overwrites in place what it uses again", True
+    # gradients
+    LOSS_NOT_FINITE = "loss-not-finite", "the loss is NaN or infinite on both sides: no gradient was compared"
+    GRADIENTS_ONLY = "gradients-only", "outputs agree, gradients do not", True
+    GRADIENTS_MISSING = "gradients-missing", "one side lacks gradients the other has: frozen, detached, or unused"
+    GRADIENTS_SCALED = "gradients-scaled", "every gradient that differs does so by one factor", True
+    UNTIED = "untied", "weights are one tensor on one side and several on the other"
+    # relations
+    PERMUTED = "permuted", "equal once axes are permuted, split or merged"
+    RESHAPED = "reshaped", "equal once reshaped: the same elements in the same order"
+    BROADCAST = "broadcast", "equal once one side is repeated along an axis"
+    FUSED = "fused", "one layer does the work of several on the other side"
+    WEIGHT_NORM = "weight-norm", "equal once weight norm is applied"
+    FOLDED = "folded", "equal once one layer is folded into another"
+    SCALED = "scaled", "equal but for one factor"
+    CAST = "cast", "equal once rounded to the other side's element type"
+    VOCAB = "vocab", "equal but for rows that one side has more"
+    TIED = "tied", "one tensor under two names"
+    MASK = "mask", "a boolean mask and the additive mask of the same places"

@@ -1,0 +1,112 @@
+"""Proven relations between paired tensors, and layers compared part by part, as findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nndiff.diagnosis.site_pairs import SitePair, final_outputs_agree
+from nndiff.findings.case import Case
+from nndiff.findings.causes import Cause
+from nndiff.result import Finding, InputState, Relation
+from nndiff.tensors import Slot
+from nndiff.text import plural
+from nndiff.verdict import RelationKind
+
+_CAUSES = {
+    RelationKind.CAST: Cause.CAST,
+    RelationKind.SCALE: Cause.SCALED,
+    RelationKind.FOLD: Cause.FOLDED,
+    RelationKind.VOCAB: Cause.VOCAB,
+    RelationKind.TIED: Cause.TIED,
+    RelationKind.MASK: Cause.MASK,
+    RelationKind.LAYOUT: Cause.RESHAPED,
+}
+# Operations that say more than their kind; the first that a relation has decides.
+_CAUSES_OF_OPERATIONS = (
+    ("weight_norm", Cause.WEIGHT_NORM),
+    ("weight_norm_gradient", Cause.WEIGHT_NORM),
+    ("concatenate", Cause.FUSED),
+    ("stack", Cause.FUSED),
+    ("slice", Cause.FUSED),
+    ("take", Cause.FUSED),
+    ("arrange", Cause.FUSED),
+    ("expand", Cause.BROADCAST),
+    ("sum", Cause.BROADCAST),
+    ("permute", Cause.PERMUTED),
+)
+
+
+def get_cause(relation: Relation) -> Cause:
+    """Return the cause a relation is told as."""
+    if relation.kind in (RelationKind.LAYOUT, RelationKind.FOLD):
+        stored = relation.to_dict()
+        operations = {operation.get("op") for side in ("reference", "candidate") for operation in stored.get(side, ())}
+        for operation, cause in _CAUSES_OF_OPERATIONS:
+            if operation in operations:
+                return cause
+    return _CAUSES[relation.kind]
+
+
+def find_relations(case: Case) -> Iterator[Finding]:
+    """Yield one finding for each relation, with all the tensors it was proven for."""
+    groups: dict[tuple[Cause, str, bool], list[SitePair]] = {}
+    for site in case.run.pairs:
+        related = site.pair.related
+        if related is None or (site.is_gradient and related.relation.kind is RelationKind.SCALE):
+            continue  # gradients of one factor have a finding of their own
+        key = get_cause(related.relation), related.relation.text, related.accepted
+        groups.setdefault(key, []).append(site)
+    for (cause, text, accepted), sites in groups.items():
+        related = sites[0].pair.related
+        shapes = f"{list(sites[0].candidate.shape)} to {list(sites[0].reference.shape)}"
+        evidence = f"{plural(len(sites), 'tensor')}: {cause.description}"
+        evidence += f"; {text}, {shapes}" if text else ""
+        harmless = accepted or case.passed
+        repair = ""
+        if not harmless and related is not None:
+            apply = f"apply {text} on the candidate's side, or " if text else ""
+            repair = f"{apply}accept it with --accept {related.relation.kind.value}"
+        yield Finding(cause, tuple(site.pair.name for site in sites), evidence, repair, 0.99, harmless)
+
+
+def find_fused_layers(case: Case) -> Iterator[Finding]:
+    """Yield the layers that were compared part by part; where their parts differ, nobody knows that they are fused."""
+    layers: dict[str, None] = {}
+    differing: set[str] = set()
+    for site in case.run.pairs:
+        if not site.is_part or site.pair.related is not None:
+            continue
+        larger = next((tensor for tensor in site.tensors if tensor.trace.whole is not None), site.reference)
+        layers[larger.site.module] = None
+        if site.slot is Slot.OUTPUT and not site.passed:
+            differing.add(larger.site.module)
+    agreeing = tuple(layer for layer in layers if layer not in differing)
+    if agreeing:
+        places = "" if len(agreeing) == 1 else f", in {len(agreeing):,} places"
+        evidence = f"one layer does the work of several on the other side{places}; compared part by part"
+        yield Finding(Cause.FUSED, agreeing, evidence, "", 1.0, harmless=True)
+
+
+def find_layout_change(case: Case) -> Iterator[Finding]:
+    """Yield the module after which tensors have another layout, where no module is known to differ on its own.
+
+    A layout that changes inside is accepted, and whoever takes the tensor as if it had not changed is wrong.
+    """
+    first, run = case.first, case.run
+    if first is None or first.slot is not Slot.OUTPUT or final_outputs_agree(run.pairs):
+        return
+    if run.get_input_state(first) is InputState.AGREE:
+        return
+    for site in run.outputs:
+        related = site.pair.related
+        if related is None or not site.passed or not site.has_relation(RelationKind.LAYOUT):
+            continue
+        if site.order < first.order and run.get_input_state(site, as_stored=True) is InputState.AGREE:
+            yield Finding(
+                get_cause(related.relation),
+                (site.pair.name,),
+                f"the candidate's layout changes here ({related.relation.text}), before anything differs",
+                f"check that what takes the output of {site.candidate_module or 'the model'} expects this layout",
+                0.5,
+            )
+            return

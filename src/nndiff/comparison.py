@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nndiff.align import FusedMatch, Match, Rename
+from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.files import unchanged
 from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept
 from nndiff.metrics import Metrics
@@ -25,12 +26,13 @@ from nndiff.result import (
     NoteSlug,
     Pair,
     Related,
+    Relation,
     Rules,
     Side,
 )
 from nndiff.stats import Job, get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
-from nndiff.tensors import TensorRef
+from nndiff.tensors import Shape, Slot, TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 from nndiff.verdict import Judge, Verdict
 
@@ -117,7 +119,7 @@ class _Row:
     metrics: Metrics | None = None
     verdict: Verdict | None = None
     notes: tuple[Note, ...] = ()
-    relation: Any = None  # of a part of a fused layer: how it is taken out of the whole
+    relation: Relation | None = None  # of a part of a fused layer: how it is taken out of the whole
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,9 @@ class _Part:
     pairs: list[Pair]
     leftovers: list[Leftover]
     judgement: Judgement
-    first: FirstDivergence | None
-    findings: tuple[Finding, ...]
-    notes: tuple[Note, ...]
+    first: FirstDivergence | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
@@ -145,13 +147,18 @@ def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
         rows += _cut_fused(plan, fused, tolerance)
     scales = GradientScale(row.reference for row in rows)
     for row in rows:
-        row.scale = scales.scale_of(row.reference)
+        row.scale = scales.of(row.reference)
         row.atol *= row.scale
     return sorted(rows, key=lambda row: row.reference.trace.order)
 
 
 def _make_row(
-    plan: Plan, tolerance: Tolerance, match: Match, reference: TensorRef, candidate: TensorRef, relation: Any = None
+    plan: Plan,
+    tolerance: Tolerance,
+    match: Match,
+    reference: TensorRef,
+    candidate: TensorRef,
+    relation: Relation | None = None,
 ) -> _Row:
     names = (match.reference, match.candidate)
     atol, rtol = tolerance.for_pair(names, reference.dtype, candidate.dtype)
@@ -235,7 +242,7 @@ def _make_pair(row: _Row, rules: Rules) -> Pair:
     return _apply_relation(pair, row.relation, row.metrics, rules)
 
 
-def _apply_relation(pair: Pair, relation: Any, metrics: Metrics, rules: Rules) -> Pair:
+def _apply_relation(pair: Pair, relation: Relation, metrics: Metrics, rules: Rules) -> Pair:
     """Return a pair with a proven relation; where its kind is accepted, the numbers after it are judged."""
     accepted = is_accepted(relation.kind, pair.sites[0] if pair.sites else None, rules)
     pair = replace(pair, related=Related(relation, metrics, accepted))
@@ -244,71 +251,62 @@ def _apply_relation(pair: Pair, relation: Any, metrics: Metrics, rules: Rules) -
 
 def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: Rules) -> _Part:
     """Judge and explain one candidate."""
-    pairs = [_make_pair(row, rules) for row in rows]
-    tensors = [(row.reference, row.candidate) for row in rows]
+    pairs: Sequence[SitePair] = [SitePair(_make_pair(row, rules), row.reference, row.candidate) for row in rows]
     leftovers = plan.leftovers()
     if plan.recorded:
-        from nndiff.diagnosis.loss_check import drop_meaningless_gradients
-        from nndiff.diagnosis.noise import judge_bias_gradients
-
-        pairs = judge_bias_gradients(pairs, tensors)
-        pairs = drop_meaningless_gradients(pairs, tensors, leftovers, plan.reference.meta, plan.candidate.meta)
-    if not all(pair.verdict.passed for pair in pairs):
-        pairs = _prove_pairs(pairs, tensors, rules)
+        pairs = _judge_gradients(plan, pairs, leftovers)
+    if not all(site.passed for site in pairs):
+        pairs = _prove_pairs(pairs, rules)
     reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
-    if leftovers:
+    if any(leftover.counts for leftover in leftovers):
         related = _relate_leftovers(plan, pairs, leftovers, tolerance, rules)
-        pairs, tensors = [*pairs, *related.pairs], [*tensors, *related.tensors]
-        leftovers = related.leftovers
+        pairs, leftovers = [*pairs, *related.pairs], related.leftovers
         reference, candidate = _count_tied_once(reference, candidate, related.tied)
-    judgement = judge_candidate(pairs, leftovers, rules, reference, candidate)
-    notes = list(plan.notes)
+    pairs = [replace(site, pair=replace(site.pair, order=order)) for order, site in enumerate(pairs)]
+    judged = [site.pair for site in pairs]
+    judgement = judge_candidate(judged, leftovers, rules, reference, candidate)
     if not plan.recorded:
-        return _Part(reference, candidate, pairs, leftovers, judgement, None, (), tuple(notes))
-    from nndiff.diagnosis.site_pairs import SitePair
-    from nndiff.findings import explain_candidate
+        return _Part(reference, candidate, judged, leftovers, judgement, notes=plan.notes)
+    from nndiff.findings import explain_candidate  # what only recordings need
 
-    pairs = [replace(pair, order=order) for order, pair in enumerate(pairs)]
-    sites = [SitePair(pair, *both) for pair, both in zip(pairs, tensors, strict=True)]
     explained = explain_candidate(
-        plan.reference, plan.candidate, sites, leftovers, judgement, rules, plan.label, plan.alignment.against_names
+        plan.reference, plan.candidate, pairs, leftovers, judgement, rules, plan.label, plan.alignment.against_names
     )
-    if any(pair.sites and pair.slot and pair.slot.is_gradient and pair.scale != 1.0 for pair in pairs):
-        text = "gradients are judged on their own scale: atol times their largest value, where that is below 1"
-        notes.append(Note(NoteSlug.GRADIENT_SCALE, text))
-    return _Part(
-        reference,
-        candidate,
-        pairs,
-        leftovers,
-        judgement,
-        explained.first,
-        explained.findings,
-        (*notes, *explained.notes),
-    )
+    notes = (*plan.notes, *explained.notes)
+    return _Part(reference, candidate, judged, leftovers, judgement, explained.first, explained.findings, notes)
 
 
-_MOST_READ = 1 << 28  # elements in all that are read to look for relations
+def _judge_gradients(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover]) -> Sequence[SitePair]:
+    """Return the pairs, gradients judged by what they are: sums of many terms, or meaningless without a finite loss."""
+    from nndiff.diagnosis.loss_check import drop_meaningless_gradients  # what only recordings need
+    from nndiff.diagnosis.noise import judge_bias_gradients
+
+    judged = judge_bias_gradients(pairs)
+    pairs = [replace(site, pair=pair) for site, pair in zip(pairs, judged, strict=True)]
+    return drop_meaningless_gradients(pairs, leftovers, plan.reference.meta, plan.candidate.meta)
 
 
-def _prove_pairs(pairs: Sequence[Pair], tensors: Sequence[tuple[TensorRef, TensorRef]], rules: Rules) -> list[Pair]:
+_MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
+
+
+def _prove_pairs(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
     """Return the pairs, those that differ with the relation that makes them agree, where one is proven."""
-    from nndiff.relations import measure_related, prove
+    from nndiff import relations
 
     proven = list(pairs)
-    hints: dict[tuple[Any, Any], list[Any]] = {}  # relations of tensors of the same shapes
+    hints: dict[tuple[Shape, Shape], list[relations.Relation]] = {}  # relations proven for tensors of the same shapes
     read = 0
-    for index, (pair, (reference, candidate)) in enumerate(zip(pairs, tensors, strict=True)):
+    for index, site in enumerate(pairs):
+        pair, reference, candidate = site.pair, [site.reference], [site.candidate]
         if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED or read > _MOST_READ:
             continue
-        known = hints.setdefault((reference.shape, candidate.shape), [])
-        relation = prove([reference], [candidate], pair.atol, pair.rtol, hints=known)
-        read += reference.count + candidate.count
+        known = hints.setdefault(pair.shape, [])
+        relation = relations.prove(reference, candidate, pair.atol, pair.rtol, known)
+        read += site.reference.count + site.candidate.count
         if relation is not None:
-            if relation not in known:
-                known.append(relation)
-            metrics = measure_related(relation, [reference], [candidate], pair.atol, pair.rtol)
-            proven[index] = _apply_relation(pair, relation, metrics, rules)
+            known += [relation] if relation not in known else []
+            metrics = relations.measure_related(relation, reference, candidate, pair.atol, pair.rtol)
+            proven[index] = replace(site, pair=_apply_relation(pair, relation, metrics, rules))
     return proven
 
 
@@ -316,55 +314,51 @@ def _prove_pairs(pairs: Sequence[Pair], tensors: Sequence[tuple[TensorRef, Tenso
 class _RelatedLeftovers:
     """Hold the pairs that were made of tensors without a partner, and what is still without."""
 
-    pairs: list[Pair]
-    tensors: list[tuple[TensorRef, TensorRef]]
+    pairs: list[SitePair]
     leftovers: list[Leftover]
     tied: list[tuple[str, TensorRef]]  # side, and the tensor that is another one under a second name
 
 
 def _relate_leftovers(
-    plan: Plan, pairs: Sequence[Pair], leftovers: list[Leftover], tolerance: Tolerance, rules: Rules
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> _RelatedLeftovers:
     """Pair tensors without a partner by proven relations: tied, stacked or fused, weight norm."""
     from nndiff.relations import relate_leftovers
-    from nndiff.relations.tied import find_twin
 
-    found = _RelatedLeftovers([], [], [], [])
     sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
-    counting = [leftover for leftover in leftovers if leftover.counts]
-    partners: dict[str, dict[str, str]] = {REFERENCE: {}, CANDIDATE: {}}
-    for pair in pairs:
-        if pair.certain:
-            partners[REFERENCE][pair.reference_name] = pair.candidate_name
-            partners[CANDIDATE][pair.candidate_name] = pair.reference_name
-    gone: set[tuple[str, str]] = set()
-    for leftover in counting:
-        tensor = sources[leftover.side].tensors[leftover.name]
-        own = sources[leftover.side].tensors
-        twins = [own[name] for name in partners[leftover.side] if name in own]
-        tied = find_twin(tensor, twins)
-        if tied is None:
-            continue
-        partner = partners[leftover.side][tied.twin.name]
-        other_side = CANDIDATE if leftover.side == REFERENCE else REFERENCE
-        other = sources[other_side].tensors[partner]
-        sides = (tensor, other) if leftover.side == REFERENCE else (other, tensor)
-        found.pairs.append(_make_related_pair(plan, [sides[0]], [sides[1]], tied.relation, tolerance, rules))
-        found.tensors.append(sides)
-        found.tied.append((leftover.side, tensor))
-        gone.add((leftover.side, leftover.name))
+    found = _RelatedLeftovers([], [], [])
+    gone: set[tuple[str, str]] = set()  # side and name of what has a partner now
+    for side, tensor, site in _pair_tied(plan, pairs, leftovers, tolerance, rules):
+        found.pairs.append(site)
+        found.tied.append((side, tensor))
+        gone.add((side, tensor.name))
     if plan.recorded:
+        free: dict[str, list[TensorRef]] = {REFERENCE: [], CANDIDATE: []}
+        for leftover in leftovers:
+            if leftover.counts and (leftover.side, leftover.name) not in gone:
+                free[leftover.side].append(sources[leftover.side].tensors[leftover.name])
         modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
-        rest = [leftover for leftover in counting if (leftover.side, leftover.name) not in gone]
-        free = {side: [sources[side].tensors[each.name] for each in rest if each.side == side] for side in sources}
+
+        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+            names = [tensor.name for tensor in (*references, *candidates)]
+            return tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+
+        def value_of(gradient: TensorRef) -> TensorRef | None:
+            name = replace(gradient.site, slot=Slot.PARAM).name
+            for source in sources.values():
+                if source.tensors.get(gradient.name) is gradient:
+                    return source.tensors.get(name)
+            return None
+
+        paired = [tensor for site in pairs for tensor in (site.reference, site.candidate)]
         groups = relate_leftovers(
-            free[REFERENCE], free[CANDIDATE], modules.get, tolerance, plan.reference, plan.candidate
+            free[REFERENCE], free[CANDIDATE], modules.get, tolerance_of, paired=paired, value_of=value_of
         )
         for group in groups:
-            found.pairs.append(
-                _make_related_pair(plan, group.reference, group.candidate, group.relation, tolerance, rules)
-            )
-            found.tensors.append((group.reference[0], group.candidate[0]))
+            atol, rtol = tolerance_of(group.reference, group.candidate)
+            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol)
+            pair = _apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
+            found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
             gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
             gone |= {(CANDIDATE, tensor.name) for tensor in group.candidate}
     for leftover in leftovers:
@@ -373,24 +367,41 @@ def _relate_leftovers(
     return found
 
 
-def _make_related_pair(
-    plan: Plan,
-    references: Sequence[TensorRef],
-    candidates: Sequence[TensorRef],
-    relation: Any,
-    tolerance: Tolerance,
-    rules: Rules,
-) -> Pair:
-    """Return the pair of tensors that a relation brought together; several on a side go by all their names."""
-    from nndiff.relations import measure_related
+def _pair_tied(
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
+) -> Iterator[tuple[str, TensorRef, SitePair]]:
+    """Yield tensors without a partner that are a paired one under a second name, each with its pair."""
+    from nndiff.relations import measure_related, prove_tied
 
-    names = " + ".join(tensor.name for tensor in references), " + ".join(tensor.name for tensor in candidates)
+    for leftover in leftovers:
+        if not leftover.counts or (leftover.site is not None and leftover.site.slot is not Slot.PARAM):
+            continue
+        on_reference = leftover.side == REFERENCE
+        tensor = (plan.reference if on_reference else plan.candidate).tensors[leftover.name]
+        for site in pairs:
+            twin, partner = (site.reference, site.candidate) if on_reference else (site.candidate, site.reference)
+            relation = prove_tied(tensor, twin) if site.pair.certain else None
+            if relation is None:
+                continue
+            sides = (tensor, partner) if on_reference else (partner, tensor)
+            atol, rtol = tolerance.for_pair((sides[0].name, sides[1].name), sides[0].dtype, sides[1].dtype)
+            if tensor.shape != partner.shape or tensor.missing or partner.missing:
+                break
+            pair = _make_related_pair(plan, [sides[0]], [sides[1]], atol, rtol)
+            metrics = measure_related(relation, [sides[0]], [sides[1]], atol, rtol)
+            yield leftover.side, tensor, SitePair(_apply_relation(pair, relation, metrics, rules), *sides)
+            break
+
+
+def _make_related_pair(
+    plan: Plan, references: Sequence[TensorRef], candidates: Sequence[TensorRef], atol: float, rtol: float
+) -> Pair:
+    """Return the pair of tensors that a relation brings together; several on a side go by all their names."""
     reference, candidate = references[0], candidates[0]
-    atol, rtol = tolerance.for_pair(names, reference.dtype, candidate.dtype)
-    pair = Pair(
+    return Pair(
         candidate=plan.label,
-        reference_name=names[0],
-        candidate_name=names[1],
+        reference_name=" + ".join(tensor.name for tensor in references),
+        candidate_name=" + ".join(tensor.name for tensor in candidates),
         method=Method.CONTENT,
         certain=True,
         verdict=Verdict.DIFFERENT if reference.shape == candidate.shape else Verdict.SHAPE,
@@ -401,7 +412,6 @@ def _make_related_pair(
         rtol=rtol,
         sites=(reference.site, candidate.site) if plan.recorded else None,
     )
-    return _apply_relation(pair, relation, measure_related(relation, references, candidates, atol, rtol), rules)
 
 
 def _count_tied_once(reference: Side, candidate: Side, tied: Sequence[tuple[str, TensorRef]]) -> tuple[Side, Side]:

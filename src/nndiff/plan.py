@@ -185,23 +185,24 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
 
 
 def _plan_recordings(label: str, reference: Source, candidate: Source, rules: PairingRules) -> Plan:
-    from nndiff.align.recordings import align_recordings, read_weights  # what only recordings need
+    from nndiff.align.recordings import align_recordings  # what only recordings need
+    from nndiff.held import held_by
 
     if _lacks_gradients(reference) and _lacks_gradients(candidate):
         raise ModelError(
             "neither the reference nor the candidate has a gradient though both ran backward: nothing in their outputs "
             "requires one (frozen, detached, no_grad); leave out --backward (backward=True)"
         )
-    weights = read_weights(reference.meta), read_weights(candidate.meta)
+    weights = _read_digests(held_by(reference.meta)), _read_digests(held_by(candidate.meta))
     full = align_recordings(reference.tensors, candidate.tensors, rules.renames, rules.mapping, weights)
     alignment, notes = filter_alignment(full, rules)
     notes = (*notes, *_note_unpaired_gradients(reference, candidate, alignment))
-    notes = (
-        *notes,
-        *_note_recorded_without(reference, candidate, alignment),
-        *_note_output_form(alignment, reference, candidate),
-    )
+    notes = (*notes, *_note_recorded_without(reference, candidate, alignment))
     return Plan(label, reference, candidate, alignment, notes)
+
+
+def _read_digests(held: Mapping[str, Any]) -> dict[str, str]:
+    return {name: tensor.digest for name, tensor in held.items()}
 
 
 def _lacks_gradients(source: Source) -> bool:
@@ -259,29 +260,6 @@ def _note_unpaired_gradients(reference: Source, candidate: Source, alignment: Al
                 f"candidate's {cand_slots[slot]:,}; pair them with --map or --rename"
             )
             yield Note(NoteSlug.GRADIENTS_NOT_PAIRED, text)
-
-
-def _note_output_form(alignment: Alignment, reference: Source, candidate: Source) -> Iterator[Note]:
-    """Yield a note where final outputs stand at other places of what the candidate returns."""
-    finals = []
-    for match in alignment.matches:
-        ref, cand = reference.tensors[match.reference], candidate.tensors[match.candidate]
-        if ref.site.is_final_output and cand.site.is_final_output:
-            finals.append((ref, cand))
-    finals.sort(key=lambda pair: pair[0].trace.order)
-    moved = [
-        f"{ref.site.path or '.'} -> {cand.site.path or '.'}" for ref, cand in finals if ref.site.path != cand.site.path
-    ]
-    if not moved:
-        return
-    orders = [cand.trace.order for _, cand in finals]
-    form = (
-        "in another order: code that takes them by position gets others"
-        if orders != sorted(orders)
-        else "in another form"
-    )
-    listed = ", ".join(moved[:3]) + (f" and {len(moved) - 3:,} more" if len(moved) > 3 else "")
-    yield Note(NoteSlug.OUTPUT_FORM, f"final outputs are returned {form} (reference -> candidate): {listed}")
 
 
 def _drop_unselected_outputs(source: Source, rules: PairingRules) -> Source:

@@ -9,7 +9,7 @@ from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.result import Finding
-from nndiff.tolerance import typed
+from nndiff.tolerance import format_options
 
 
 def find_rounding(case: Case) -> Iterator[Finding]:
@@ -54,4 +54,4 @@ def _get_passing_options(sites: Iterable[SitePair]) -> str:
     for site in sites:
         if site.pair.decides and site.pair.metrics:
             needed = max(needed, site.pair.passes_at)
-    return typed(needed)
+    return format_options(needed)

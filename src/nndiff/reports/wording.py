@@ -17,7 +17,7 @@ from nndiff.tensors import Shape
 from nndiff.text import counted, printable
 from nndiff.text import plural as plural  # every report says numbers so
 from nndiff.tolerance import rounded_up as rounded_up  # every report says tolerances so
-from nndiff.tolerance import typed
+from nndiff.tolerance import format_options
 from nndiff.verdict import Outcome, Verdict
 
 SIGNS = {
@@ -320,7 +320,7 @@ def passing(comparison: Comparison) -> str:
     """Return the smallest tolerance that passes, as options to type; or why there is none."""
     needed = comparison.needed_tolerance
     if needed is not None:
-        return typed(needed)
+        return format_options(needed)
     totals = _that_count(comparison)
     reasons = [
         (totals.shape, "of another shape"),
@@ -338,7 +338,7 @@ def _rest(comparison: Comparison) -> str:
     """Return what the pairs need that a tolerance can help."""
     pairs = tuple(pair for pair in comparison.pairs if pair.metrics and pair.verdict is not Verdict.NOT_FINITE)
     needed = replace(comparison, pairs=pairs, leftovers=()).needed_tolerance
-    return f"; the rest at {typed(needed)}" if needed else ""
+    return f"; the rest at {format_options(needed)}" if needed else ""
 
 
 def notes(comparison: Comparison) -> Iterator[str]:

@@ -34,8 +34,8 @@ def test_equal_weights_do_not_make_equal_nets():
     assert nndiff.compare(net(), other).verdict == "identical"
     result = nndiff.compare(net(), other, inputs=INPUT)
     assert result.verdict == "different"
-    assert result.first_divergence["module"] == "2"
-    assert result.first_divergence["attributes"] == {"approximate": ["none", "tanh"]}
+    assert result.first_divergence.module == "2"
+    assert result.first_divergence.settings == {"approximate": ["none", "tanh"]}
 
 
 def test_assert_same_raises_with_the_report():

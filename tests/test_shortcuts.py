@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from nndiff.comparing import compare_sources
+from nndiff.comparison import compare_sources
 from nndiff.recording import Writer, open_recording
 from nndiff.recording.keep import sketch_positions
 from nndiff.verdict import Verdict

@@ -56,8 +56,8 @@ def test_a_factor_that_a_norm_hides_comes_in_before_the_norm(case):
     at_once, after, before = CASES[case]
     result = nndiff.compare(Net(PreNorm, 1.0, at_once), Net(PreNorm, 1.5, at_once), inputs=INPUT)
     first = result.first_divergence
-    assert first["module"] == "block"
-    assert (first["after"], first["before"]) == (after, before)
+    assert first.module == "block"
+    assert (first.after, first.before) == (after, before)
     assert f"before {before}, which does not" in report(result)
     agreeing = {pair.name for pair in result.pairs if pair.verdict.passed}
     assert {"block.norm2:output", "block.norm1:output"} & agreeing
@@ -78,6 +78,6 @@ class OnlyGuesses(nn.Module):
 def test_where_all_are_guesses_they_are_what_is_known():
     result = nndiff.compare(Net(OnlyGuesses, 1.0, "one"), Net(OnlyGuesses, 1.5, "other"), inputs=INPUT)
     first = result.first_divergence
-    assert first["module"] == "block"
-    assert first["after"] == ""
-    assert first["before"].startswith("block.one:")
+    assert first.module == "block"
+    assert first.after == ""
+    assert first.before.startswith("block.one:")

@@ -177,7 +177,7 @@ def test_a_fault_in_a_rewrite_is_found_at_its_place(rewrite, fault, flipped):
     result = nndiff.compare(*(models[::-1] if flipped else models), inputs=INPUT, backward=True)
     assert result.exit_code == 1
     wrapped = [f"{FAULTS[fault]}.1"] if rewrite is padded else []  # the layer itself, inside of what is around it
-    assert result.first_divergence["module"] in (FAULTS[fault], *wrapped)
+    assert result.first_divergence.module in (FAULTS[fault], *wrapped)
 
 
 @pytest.mark.parametrize("rewrite", [padded, convolution, kernel], ids=lambda rewrite: rewrite.__name__)
@@ -211,4 +211,4 @@ class Slice(nn.Module):
 )
 def test_a_wrong_view_between_two_layers_is_not_blamed_on_the_next(right, wrong):
     first = nndiff.compare(Slice(right), Slice(wrong), inputs=INPUT).first_divergence
-    assert (first["module"], first["after"], first["before"]) == ("(model)", "stem:output", "dense:output")
+    assert (first.module, first.after, first.before) == ("(model)", "stem:output", "dense:output")

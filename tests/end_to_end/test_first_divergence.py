@@ -37,8 +37,8 @@ def test_a_planted_fault_is_the_first_divergence(name, references, tmp_path):
     record(broken, ZOO[name].inputs(), path=tmp_path / "broken.nnrec", backward=True)
     result = nndiff.compare(references[name], tmp_path / "broken.nnrec")
     assert result.verdict == "different"
-    assert result.first_divergence["module"] == ZOO[name].victim
-    assert "inputs are in" in result.first_divergence["why"]
+    assert result.first_divergence.module == ZOO[name].victim
+    assert "inputs are in" in result.first_divergence.why
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "whisper"])
@@ -55,8 +55,8 @@ def test_a_fault_in_the_code_of_a_composite_is_found_there(references, tmp_path)
     block.forward = lambda *args, **kwargs: plain(*args, **kwargs) * 1.01
     record(broken, ZOO["llama"].inputs(), path=tmp_path / "broken.nnrec")
     result = nndiff.compare(references["llama"], tmp_path / "broken.nnrec")
-    assert result.first_divergence["module"] == "model.layers.1"
-    assert result.first_divergence["inputs"] == "in tolerance"
+    assert result.first_divergence.module == "model.layers.1"
+    assert result.first_divergence.inputs == "in tolerance"
 
 
 def test_gradients_that_part_while_outputs_agree_are_told(references, tmp_path):
@@ -67,8 +67,8 @@ def test_gradients_that_part_while_outputs_agree_are_told(references, tmp_path):
     assert result.verdict == "different"
     assert all(pair.verdict.passed for pair in result.pairs if pair.slot == "output")
     assert "gradients-only" in {finding.cause for finding in result.findings}
-    assert result.first_divergence["slot"] == "grad_output"
-    assert result.first_divergence["module"].startswith("model.layers.1")
+    assert result.first_divergence.slot == "grad_output"
+    assert result.first_divergence.module.startswith("model.layers.1")
 
 
 class _BadGelu(torch.nn.Module):
@@ -86,9 +86,9 @@ def test_a_wrong_backward_is_blamed_on_the_module_it_is_in(tmp_path):
     broken = net()
     broken[1] = _BadGelu().train()
     result = nndiff.compare(net(), broken, inputs=torch.randn(3, 4), backward=True)
-    assert result.first_divergence["name"] == "0:grad_output"
-    assert result.first_divergence["module"] == "1"
-    assert "its backward" in result.first_divergence["why"]
+    assert result.first_divergence.name == "0:grad_output"
+    assert result.first_divergence.module == "1"
+    assert "its backward" in result.first_divergence.why
     assert "train-mode" not in {finding.cause for finding in result.findings}
 
 

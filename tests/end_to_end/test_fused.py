@@ -177,7 +177,7 @@ KINDS = {
 def test_fused_is_the_same(kind, flipped, backward):
     one, other = nets(KINDS[kind][0], **KINDS[kind][1])
     result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=INPUT, backward=backward)
-    failing = [(pair.name, pair.candidate_name, pair.matched_by) for pair in result.pairs if not pair.verdict.passed]
+    failing = [(pair.name, pair.candidate_name, pair.method.value) for pair in result.pairs if not pair.verdict.passed]
     assert result.exit_code == 0, (failing, [left for left in result.leftovers if left.counts])
     causes = {finding.cause for finding in result.findings}
     if kind == "bare parameters":
@@ -190,7 +190,7 @@ def test_fused_is_the_same(kind, flipped, backward):
 def test_parts_are_named_and_nothing_is_left_over():
     result = nndiff.compare(*nets(Interleaved), inputs=INPUT, backward=True)
     assert not result.leftovers
-    parts = {pair.name: pair for pair in result.pairs if pair.matched_by.startswith("part of a fused layer")}
+    parts = {pair.name: pair for pair in result.pairs if pair.method.value.startswith("part of a fused layer")}
     assert parts["0.attn.k_proj:output"].candidate_name == "0.attn.qkv:output.[k_proj]"
     assert parts["0.attn.k_proj.weight:param_grad"].shape == ((WIDTH, WIDTH), (WIDTH, WIDTH))
     assert {pair.slot for pair in parts.values()} == {"output", "grad_output", "param_grad"}
@@ -243,8 +243,8 @@ def test_a_wrong_gradient_of_a_fused_weight_is_found_in_its_part(kind, how, part
     assert nndiff.compare(one, other, inputs=INPUT).exit_code == 0
     result = nndiff.compare(one, other, inputs=INPUT, backward=True)
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == f"0.attn.{part}.weight:param_grad"
-    assert result.first_divergence["candidate_name"] == f"0.attn.qkv.weight:param_grad.[{part}]"
+    assert result.first_divergence.name == f"0.attn.{part}.weight:param_grad"
+    assert result.first_divergence.candidate_name == f"0.attn.qkv.weight:param_grad.[{part}]"
     assert "attribute" not in {finding.cause for finding in result.findings}  # it is of another size by nature
 
 
@@ -258,7 +258,7 @@ def test_a_wrong_weight_is_found_in_its_part(kind, flipped, backward):
         (layer.weight.t() if kind is Gpt2 else layer.weight)[0] *= 1.1
     result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=INPUT, backward=backward)
     assert result.exit_code == 1
-    names = result.first_divergence["name"], result.first_divergence["candidate_name"]
+    names = result.first_divergence.name, result.first_divergence.candidate_name
     assert "1.attn.q_proj:output" in names
     assert f"1.attn.{kind.fused}:output.[q_proj]" in names
 
@@ -267,7 +267,7 @@ def test_heads_that_are_split_wrongly_are_found_in_their_module():
     one, other = nets(Interleaved)
     other[1].attn.split = lambda y: y.chunk(3, -1)
     result = nndiff.compare(one, other, inputs=INPUT)
-    assert result.first_divergence["module"] == "1.attn"
+    assert result.first_divergence.module == "1.attn"
 
 
 def test_a_bias_that_was_lost_with_the_fusion_is_a_difference():
@@ -293,7 +293,7 @@ def test_keys_without_gradient_are_found_in_their_part():
 
     other[0].attn.split = detached
     result = nndiff.compare(one, other, inputs=INPUT, backward=True)
-    assert result.first_divergence["name"] == "0.attn.k_proj:grad_output"
+    assert result.first_divergence.name == "0.attn.k_proj:grad_output"
 
 
 def test_layers_of_fitting_shapes_that_do_not_belong_together_are_no_bug():

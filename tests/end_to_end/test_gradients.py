@@ -86,20 +86,20 @@ BETWEEN = {
 def test_a_wrong_backward_between_two_layers_is_not_blamed_on_the_next(case):
     reference, candidate, said = BETWEEN[case]
     first = compared(Net(reference), Net(candidate)).first_divergence
-    assert (first["name"], first["module"]) == ("part.a:grad_output", "part")
-    assert said in first["why"]
+    assert (first.name, first.module) == ("part.a:grad_output", "part")
+    assert said in first.why
 
 
 def test_a_wrong_backward_of_a_layer_is_blamed_on_it_where_it_takes_the_output_itself():
     first = compared(Net(), wrong_layer()).first_divergence
-    assert (first["name"], first["module"]) == ("part.a:grad_output", "part.b")
-    assert "its backward" in first["why"]
+    assert (first.name, first.module) == ("part.a:grad_output", "part.b")
+    assert "its backward" in first.why
 
 
 def test_a_wrong_backward_after_the_last_layer_is_blamed_on_the_model():
     first = compared(Net(), Net(after=slightly)).first_divergence
-    assert (first["name"], first["module"]) == ("head:grad_output", "(model)")
-    assert "what (model) does after head" in first["why"]
+    assert (first.name, first.module) == ("head:grad_output", "(model)")
+    assert "what (model) does after head" in first.why
 
 
 class Attention(nn.Module):
@@ -138,10 +138,10 @@ class Blocks(nn.Module):
 def test_a_wrong_backward_inside_what_returns_a_second_output_is_not_blamed_on_what_follows(shared):
     first = compared(Blocks(shared=shared), Blocks(slightly, shared)).first_divergence
     number, call = (0, "@1") if shared else (1, "")
-    assert first["name"] == f"attentions.{number}{call}:grad_output.1"
-    assert first["module"] == f"attentions.{number}"
+    assert first.name == f"attentions.{number}{call}:grad_output.1"
+    assert first.module == f"attentions.{number}"
     said = f"the backward of attentions.{number}.o{call}, of what attentions.{number}{call} does before it"
-    assert said in first["why"]
+    assert said in first.why
 
 
 class Skipping(nn.Module):
@@ -174,15 +174,15 @@ POOL, SCALE = {"pool": nn.Sigmoid()}, {"scale": nn.Tanh()}
 @pytest.mark.parametrize(("reference", "candidate"), [(SCALE, SCALE), (SCALE, {}), ({}, SCALE), (POOL, {}), ({}, POOL)])
 def test_a_wrong_backward_past_the_next_layer_is_not_said_to_lie_before_it(skip, reference, candidate):
     first = compared(Skipping(**reference), Skipping(skip, **candidate)).first_divergence
-    assert (first["name"], first["module"]) == ("down:grad_output", "(model)")
-    assert "the gradient at the output of middle.0 is in tolerance" in first["why"]
-    assert first["why"].endswith("or of anything later that takes the output of down")
+    assert (first.name, first.module) == ("down:grad_output", "(model)")
+    assert "the gradient at the output of middle.0 is in tolerance" in first.why
+    assert first.why.endswith("or of anything later that takes the output of down")
 
 
 def test_the_headline_has_the_class_of_what_it_names_and_says_where_to_look():
     result = compared(Net(), wrong_layer())
-    assert result.first_divergence["class"] == ["Linear", "Linear"]
-    assert result.first_divergence["module_class"] == ["Linear", "Wrong"]
+    assert result.first_divergence.classes == ["Linear", "Linear"]
+    assert result.first_divergence.module_class == ["Linear", "Wrong"]
     text = report(result)
     assert "▶ first at part.a:grad_output  Linear, max abs" in text
     assert "look in    part.b  Linear → Wrong" in text
@@ -232,8 +232,8 @@ def test_gradients_that_one_side_lacks_are_a_difference_and_told(change, flipped
     models = [Net(), without(change)]
     result = compared(*(models[::-1] if flipped else models))
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == name
-    assert said in result.first_divergence["why"]
+    assert result.first_divergence.name == name
+    assert said in result.first_divergence.why
     (finding,) = [each for each in result.findings if each.cause == "gradients-missing"]
     assert f"the {'reference' if flipped else 'candidate'} lacks" in finding.evidence
     assert f"parameters {kept} of 10 parameter gradients match" in report(result)
@@ -250,7 +250,7 @@ def test_one_of_several_outputs_that_is_detached_is_where_they_part():
     other = pair(lambda y: (y, (y * 2).detach()))
     other.load_state_dict(one.state_dict())
     result = compared(one, other)
-    assert result.first_divergence["name"] == "(model):grad_output.1"
+    assert result.first_divergence.name == "(model):grad_output.1"
 
 
 def test_no_gradient_on_either_side_is_trouble():
@@ -262,7 +262,7 @@ def test_a_loss_that_is_scaled_is_told_and_no_layer_blamed(tmp_path):
     one = nndiff.record(Net(), INPUT, path=tmp_path / "one", backward=True, loss=lambda out: out.square().mean())
     other = nndiff.record(Net(), INPUT, path=tmp_path / "other", backward=True, loss=lambda out: out.square().sum())
     result = nndiff.compare(one, other)
-    assert result.first_divergence["name"] == "(model):loss"
+    assert result.first_divergence.name == "(model):loss"
     (finding,) = [each for each in result.findings if each.cause == "gradients-scaled"]
     assert "every gradient is 6 times the reference's: the loss is scaled" in finding.evidence
 
@@ -272,14 +272,14 @@ def test_parameters_that_are_scaled_after_the_backward_pass_are_told():
     for parameter in other.parameters():
         parameter.register_hook(lambda grad: grad / 4)
     result = compared(Net(), other)
-    assert "every gradient of a parameter is 1/4 times the reference's" in result.first_divergence["why"]
-    assert result.first_divergence["module"] == "(model)"
+    assert "every gradient of a parameter is 1/4 times the reference's" in result.first_divergence.why
+    assert result.first_divergence.module == "(model)"
     assert causes(result) == {"gradients-scaled"}
 
 
 def test_a_factor_that_comes_in_halfway_is_told_beside_the_layer():
     result = compared(Net(), wrong_layer())
-    assert result.first_divergence["module"] == "part.b"
+    assert result.first_divergence.module == "part.b"
     (finding,) = [each for each in result.findings if each.cause == "gradients-scaled"]
     assert "every gradient that is out is 1.1 times the reference's" in finding.evidence
 
@@ -304,8 +304,8 @@ def test_an_old_folder_whose_gradients_are_all_scaled_blames_no_layer(hooks, tmp
         held["backward"] = {name: grad * 1.5 for name, grad in held["backward"].items()}
         (other / "hook_data.pkl").write_bytes(pickle.dumps(held))
     result = nndiff.compare(one, other)
-    assert result.first_divergence["module"] == "(model)"
-    assert "is 1.5 times the reference's" in result.first_divergence["why"]
+    assert result.first_divergence.module == "(model)"
+    assert "is 1.5 times the reference's" in result.first_divergence.why
     assert causes(result) == {"gradients-scaled"}
 
 

@@ -152,14 +152,14 @@ class Wrong(Twice):
 def test_a_wrong_gradient_that_comes_to_a_parameter_is_a_difference():
     result = compared(Twice(False), Wrong(False))
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "act:grad_output"
+    assert result.first_divergence.name == "act:grad_output"
 
 
 @pytest.mark.parametrize("pattern", ["*:param_grad", "up.*:param_grad"])
 def test_without_the_gradients_that_would_show_it_it_is_a_difference(pattern):
     result = compared(Twice(False), Twice(True), exclude=[pattern])
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "act:grad_output"
+    assert result.first_divergence.name == "act:grad_output"
 
 
 class Faint(Twice):
@@ -244,4 +244,4 @@ class Shifted(Twice):
 def test_outputs_that_differ_are_a_difference():
     result = compared(Shifted(False), Shifted(True))
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "act:output"
+    assert result.first_divergence.name == "act:output"

@@ -107,7 +107,7 @@ def test_judged_again_as_if_compared_again(case, backward, size, tmp_path):
 
 
 def _first(result):
-    return result.first_divergence and result.first_divergence["name"]
+    return result.first_divergence and result.first_divergence.name
 
 
 def _summary(result):
@@ -215,7 +215,7 @@ def test_where_runs_part_is_told_at_a_smaller_tolerance_than_they_passed_at(tmp_
     again = result_json.load(tmp_path / "r.json").judged_at(at(1e-6))
     assert again.exit_code == 1
     assert _first(again) == "1.0:output"
-    assert "a saved result does not tell what went into it" in again.first_divergence["why"]
+    assert "a saved result does not tell what went into it" in again.first_divergence.why
     assert not any(WITHOUT_EFFECT in note for note in again.notes)
     assert again.judged_at(at(0.1)).first_divergence is None
 

@@ -50,8 +50,8 @@ def test_a_fault_behind_names_that_are_shifted_is_placed(fault, at, between, swa
     plant(other[place + 1])
     result = nndiff.compare(*((other, one) if swapped else (one, other)), inputs=INPUT, backward=backward)
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == f"{place + swapped}:output"
-    assert result.first_divergence["candidate_name"] == f"{place + 1 - swapped}:output"
+    assert result.first_divergence.name == f"{place + swapped}:output"
+    assert result.first_divergence.candidate_name == f"{place + 1 - swapped}:output"
     assert any(note.startswith("names mislead") for note in result.notes)
 
 
@@ -70,7 +70,7 @@ def test_an_activation_that_is_not_there_is_the_fault_and_no_misleading_name(pla
     other = copy.deepcopy(one)
     other[place] = nn.Identity()
     result = nndiff.compare(one, other, inputs=INPUT)
-    assert result.first_divergence["name"] == result.first_divergence["candidate_name"] == f"{place}:output"
+    assert result.first_divergence.name == result.first_divergence.candidate_name == f"{place}:output"
     assert not any(note.startswith("names mislead") for note in result.notes)
 
 
@@ -80,7 +80,7 @@ def test_an_activation_of_another_kind_is_the_fault_though_a_later_one_is_of_tha
     other = copy.deepcopy(one)
     other[1], other[3] = nn.GELU(), nn.Tanh()
     result = nndiff.compare(one, other, inputs=INPUT)
-    assert result.first_divergence["name"] == result.first_divergence["candidate_name"] == "1:output"
+    assert result.first_divergence.name == result.first_divergence.candidate_name == "1:output"
 
 
 @pytest.mark.parametrize("at", [1, 3])
@@ -89,8 +89,8 @@ def test_a_fault_in_the_layer_right_behind_the_one_put_in_is_placed(at):
     other = shifted(one, at, nn.Dropout(0.0))
     scaled(other[at + 1])
     first = nndiff.compare(one, other, inputs=INPUT).first_divergence
-    assert (first["name"], first["candidate_name"]) == (f"{at}:output", f"{at + 1}:output")
-    assert first["weights"]["differing"] == (f"{at}.weight",)
+    assert (first.name, first.candidate_name) == (f"{at}:output", f"{at + 1}:output")
+    assert first.weights["differing"] == (f"{at}.weight",)
 
 
 def test_a_fault_in_gradients_alone_is_placed_behind_names_that_are_shifted():
@@ -99,7 +99,7 @@ def test_a_fault_in_gradients_alone_is_placed_behind_names_that_are_shifted():
     plain = other[6].forward
     other[6].forward = lambda x: plain(slightly(x))
     result = nndiff.compare(one, other, inputs=INPUT, backward=True)
-    assert (result.exit_code, result.first_divergence["slot"]) == (1, "grad_output")
+    assert (result.exit_code, result.first_divergence.slot) == (1, "grad_output")
     assert all(pair.verdict.passed for pair in result.pairs if pair.slot == "output")
 
 
@@ -124,4 +124,4 @@ def test_a_fault_in_a_list_that_is_run_the_other_way_round_is_placed(place, back
     one, other = Listed(layers, False), Listed(copy.deepcopy(layers), True)
     scaled(other.layers[4 - place])
     first = nndiff.compare(one, other, inputs=INPUT, backward=backward).first_divergence
-    assert (first["name"], first["candidate_name"]) == (f"layers.{place}:output", f"layers.{4 - place}:output")
+    assert (first.name, first.candidate_name) == (f"layers.{place}:output", f"layers.{4 - place}:output")

@@ -192,5 +192,5 @@ def test_the_loss_is_not_said_to_be_out_for_all_outputs_where_one_is_missing():
     first = nndiff.compare(
         Encoder(lambda a, b: (a, b)), Encoder(lambda a, b: (a,)), inputs=torch.randn(2, 4), backward=True
     ).first_divergence
-    assert first["slot"] == "loss"
-    assert "every output that both sides return is in tolerance" in first["why"]
+    assert first.slot == "loss"
+    assert "every output that both sides return is in tolerance" in first.why

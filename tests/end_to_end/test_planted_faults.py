@@ -185,7 +185,7 @@ def test_a_bug_is_found_at_its_very_place(bug, backward, reference, tmp_path):
     record(broken, ZOO[name].inputs(), path=tmp_path / "wrong.nnrec", backward=backward)
     result = nndiff.compare(reference(name, backward), tmp_path / "wrong.nnrec")
     assert result.exit_code == 1
-    assert result.first_divergence["module"] == place
+    assert result.first_divergence.module == place
     wrong = {"gradients-only", "rounding", "more-than-rounding"}
     assert not wrong & {finding.cause for finding in result.findings}
 
@@ -311,8 +311,8 @@ def test_a_bug_of_the_backward_pass_is_found_at_its_place(bug, reference, tmp_pa
     record(broken, ZOO[name].inputs(), path=tmp_path / "wrong.nnrec", backward=True)
     result = nndiff.compare(reference(name, True), tmp_path / "wrong.nnrec")
     assert result.exit_code == 1
-    assert result.first_divergence["module"] == place
-    assert said in result.first_divergence["why"]
+    assert result.first_divergence.module == place
+    assert said in result.first_divergence.why
 
 
 def test_a_gradient_that_one_side_lacks_is_kept_in_a_saved_result(reference, tmp_path):
@@ -326,7 +326,7 @@ def test_a_gradient_that_one_side_lacks_is_kept_in_a_saved_result(reference, tmp
     nndiff.compare(reference("bert", True), tmp_path / "wrong.nnrec").save(tmp_path / "x.json")
     loaded = result_json.load(tmp_path / "x.json")
     again = loaded.judged_at(Tolerance(1e-4, 1e-4))
-    assert again.first_divergence["name"] == "encoder.layer.1.intermediate.dense.weight:param_grad"
+    assert again.first_divergence.name == "encoder.layer.1.intermediate.dense.weight:param_grad"
     text = get_report("terminal").render(again, ReportOptions(width=120, color=False))
     assert "▶ first at encoder.layer.1.intermediate.dense.weight:param_grad  Linear, not in the candidate" in text
 
@@ -340,8 +340,8 @@ def test_a_residual_that_is_cut_off_is_found_in_what_is_kept(options, tmp_path):
         for name, made in (("right", model("llama")), ("wrong", broken))
     ]
     first = nndiff.compare(*sides).first_divergence
-    assert first["module"] == "model.layers.1"
-    assert "cut off on a way past" in first["why"]
+    assert first.module == "model.layers.1"
+    assert "cut off on a way past" in first.why
 
 
 def test_a_composite_with_one_wrong_gradient_of_several_was_not_handed_a_good_one(tmp_path):
@@ -351,4 +351,4 @@ def test_a_composite_with_one_wrong_gradient_of_several_was_not_handed_a_good_on
         record(made, ZOO["llama"].inputs(), path=tmp_path / name, backward=True, depth=3)  # its caches are returned too
         for name, made in (("right", model("llama")), ("wrong", broken))
     ]
-    assert nndiff.compare(*sides).first_divergence["module"] == "model"
+    assert nndiff.compare(*sides).first_divergence.module == "model"

@@ -152,7 +152,7 @@ def bert(padding=0):
 def test_a_port_is_the_same(make, flipped, backward):
     one, other = make()
     result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=TOKENS, backward=backward)
-    failing = [(pair.name, pair.candidate_name, pair.matched_by) for pair in result.pairs if not pair.verdict.passed]
+    failing = [(pair.name, pair.candidate_name, pair.method.value) for pair in result.pairs if not pair.verdict.passed]
     assert result.exit_code == 0, (failing, [left for left in result.leftovers if left.counts])
     assert all(finding.harmless for finding in result.findings)
 
@@ -162,8 +162,8 @@ def test_a_norm_of_a_port_is_found_by_what_it_does(backward):
     one, other = gpt2()
     other.blocks[1].norm2.eps = 1e-2
     first = nndiff.compare(one, other, inputs=TOKENS, backward=backward).first_divergence
-    assert (first["name"], first["candidate_name"]) == ("transformer.h.1.ln_2:output", "blocks.1.norm2:output")
-    assert first["attributes"]["eps"] == [1e-5, 1e-2]
+    assert (first.name, first.candidate_name) == ("transformer.h.1.ln_2:output", "blocks.1.norm2:output")
+    assert first.settings["eps"] == [1e-5, 1e-2]
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
@@ -172,8 +172,8 @@ def test_a_key_of_a_port_is_found_in_the_fused_layer(backward):
     with torch.no_grad():
         other.blocks[1].attention.key.weight[0] *= 1.2
     first = nndiff.compare(one, other, inputs=TOKENS, backward=backward).first_divergence
-    assert first["name"] == "transformer.h.1.attn.c_attn:output.[key]"
-    assert first["candidate_name"] == "blocks.1.attention.key:output"
+    assert first.name == "transformer.h.1.attn.c_attn:output.[key]"
+    assert first.candidate_name == "blocks.1.attention.key:output"
 
 
 def test_a_gradient_that_only_padding_stops_is_found():
@@ -183,5 +183,5 @@ def test_a_gradient_that_only_padding_stops_is_found():
     assert nndiff.compare(one, other, inputs=tokens).exit_code == 0
     result = nndiff.compare(one, other, inputs=tokens, backward=True)
     assert result.exit_code == 1
-    wrong = [pair.candidate_name for pair in result.pairs if not pair.verdict.passed and "order" not in pair.matched_by]
+    wrong = [pair.candidate_name for pair in result.pairs if not pair.verdict.passed and "order" not in pair.method.value]
     assert wrong == ["word.weight:param_grad"]

@@ -110,7 +110,7 @@ def test_a_right_port_passes_layer_by_layer(backward):
     result = nndiff.compare(Theirs(), Ours(), inputs=INPUT, backward=backward)
     assert result.exit_code == 0, result.worst()
     assert partners(result).items() >= RIGHT.items()
-    assert not any("order" in pair.matched_by for pair in result.pairs if pair.slot == "output")
+    assert not any("order" in pair.method.value for pair in result.pairs if pair.slot == "output")
 
 
 @pytest.mark.parametrize("at", range(LAYERS))
@@ -121,10 +121,10 @@ def test_a_right_port_passes_layer_by_layer(backward):
 def test_a_fault_is_found_in_its_block_between_its_layers(fault, after, before, at):
     result = nndiff.compare(Theirs(), Ours(fault, at), inputs=INPUT)
     first = result.first_divergence
-    assert first["name"] == f"h.{at}:output"
-    assert (first["after"], first["before"]) == (f"h.{at}.{after}:output", f"h.{at}.{before}:output")
+    assert first.name == f"h.{at}:output"
+    assert (first.after, first.before) == (f"h.{at}.{after}:output", f"h.{at}.{before}:output")
     assert all(
-        pair.verdict.passed for pair in result.pairs if pair.order < first["order"] and f"h.{at}" not in pair.name
+        pair.verdict.passed for pair in result.pairs if pair.order < first.order and f"h.{at}" not in pair.name
     )
 
 
@@ -138,7 +138,7 @@ def test_a_norm_that_is_left_out_at_the_end_makes_no_layer_before_it_wrong():
     result = nndiff.compare(Theirs(), Ours("no last norm"), inputs=INPUT)
     assert result.exit_code == 1
     assert all(pair.verdict.passed for pair in result.pairs if pair.name in RIGHT)
-    assert result.first_divergence["after"] == f"h.{LAYERS - 1}:output"
+    assert result.first_divergence.after == f"h.{LAYERS - 1}:output"
 
 
 def test_the_parameters_of_a_wrong_layer_are_paired_by_their_module():
@@ -146,8 +146,8 @@ def test_the_parameters_of_a_wrong_layer_are_paired_by_their_module():
     with torch.no_grad():
         ours.blocks[2].norm2.weight[3] += 0.5
     result = nndiff.compare(Theirs(), ours, inputs=INPUT, backward=True)
-    assert result.first_divergence["name"] == "h.2.ln_2:output"
-    rows = {pair.name: (pair.candidate_name, pair.matched_by) for pair in result.pairs}
+    assert result.first_divergence.name == "h.2.ln_2:output"
+    rows = {pair.name: (pair.candidate_name, pair.method.value) for pair in result.pairs}
     assert rows["h.2.ln_2.weight:param_grad"] == ("blocks.2.norm2.weight:param_grad", "its module")
 
 
@@ -179,7 +179,7 @@ def test_constants_are_not_paired_by_their_values(value):
     theirs, ours = Sum(one=Constant(value), two=Constant(value)), Sum(left=Unvarying(value), right=Unvarying(value))
     result = nndiff.compare(theirs, ours, inputs=INPUT)
     assert result.exit_code == 0
-    assert not any("near" in pair.matched_by for pair in result.pairs)
+    assert not any("near" in pair.method.value for pair in result.pairs)
 
 
 class Codebook(nn.Module):
@@ -209,4 +209,4 @@ class Quantised(nn.Module):
 def test_modules_around_the_same_layers_belong_together_whatever_they_return():
     theirs, ours = Quantised("quantizer", "decoder", both=True), Quantised("tokens", "head", power=1.0)
     first = nndiff.compare(theirs, ours, inputs=INPUT).first_divergence
-    assert (first["name"], first["candidate_name"]) == ("quantizer:output.1", "tokens:output")
+    assert (first.name, first.candidate_name) == ("quantizer:output.1", "tokens:output")

@@ -312,7 +312,7 @@ REWRITES = {
 def test_a_rewrite_is_no_bug(case, flipped, backward):
     one, other = REWRITES[case]()
     result = nndiff.compare(*((other, one) if flipped else (one, other)), inputs=INPUT, backward=backward)
-    failing = [(pair.name, pair.candidate_name, pair.matched_by) for pair in result.pairs if not pair.verdict.passed]
+    failing = [(pair.name, pair.candidate_name, pair.method.value) for pair in result.pairs if not pair.verdict.passed]
     assert result.exit_code == 0, (failing, [left for left in result.leftovers if left.counts])
     assert result.first_divergence is None
     assert all(finding.harmless for finding in result.findings)
@@ -354,7 +354,7 @@ def test_layers_that_changed_places_are_found_by_name_where_the_output_differs()
     other = copy.deepcopy(one)
     other.q, other.k = other.k, other.q
     result = nndiff.compare(one, other, inputs=INPUT)
-    assert result.first_divergence["name"] == "q:output"
+    assert result.first_divergence.name == "q:output"
 
 
 def test_outputs_that_only_came_in_another_order_are_known_by_their_content():
@@ -373,7 +373,7 @@ def test_a_difference_that_cancels_out_is_a_difference_and_told():
     folded[0], folded[1] = torch.nn.utils.fuse_conv_bn_eval(folded[0], folded[1]), nn.Identity()
     result = nndiff.compare(conv, folded, inputs=torch.randn(2, 1, 8, 8))
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "0:output"
+    assert result.first_divergence.name == "0:output"
     assert "inner-only" in {finding.cause for finding in result.findings}
 
 
@@ -513,7 +513,7 @@ class Holed(nn.Module):
 
 def test_one_wrong_element_between_layers_is_not_blamed_on_the_next_layer():
     result = nndiff.compare(Holed(False), Holed(True), inputs=torch.randn(64, 64))
-    assert result.first_divergence["name"] == "(model):output"
+    assert result.first_divergence.name == "(model):output"
 
 
 class Looped(nn.Module):
@@ -542,4 +542,4 @@ def test_one_activation_for_several_in_a_loop_is_no_bug(flipped, backward):
 def test_another_activation_in_a_loop_is_found():
     result = nndiff.compare(Looped(shared=True), Looped(False, nn.Softsign()), inputs=torch.randn(3, 4))
     assert result.exit_code == 1
-    assert result.first_divergence["module"] in ("act1", "two")
+    assert result.first_divergence.module in ("act1", "two")

@@ -42,7 +42,7 @@ def test_rows_at_a_time_are_no_bug(rows, backward, flipped):
     result = nndiff.compare(*(models[::-1] if flipped else models), inputs=INPUT, backward=backward)
     assert result.exit_code == 0, result.first_divergence
     assert {finding.cause for finding in result.findings} == {"fused"}
-    joined = {pair.name.partition(":")[0].partition("@")[0] for pair in result.pairs if "fused" in pair.matched_by}
+    joined = {pair.name.partition(":")[0].partition("@")[0] for pair in result.pairs if "fused" in pair.method.value}
     assert {"block.norm", "block.q", "block.k", "block.o"} <= joined
 
 
@@ -53,4 +53,4 @@ def test_a_fault_in_what_is_called_for_a_few_rows_is_found(backward):
         other.block.k.weight.mul_(1.05)
     result = nndiff.compare(Net(), other, inputs=INPUT, backward=backward)
     assert result.exit_code == 1
-    assert result.first_divergence["module"] == "block.k"
+    assert result.first_divergence.module == "block.k"

@@ -393,7 +393,7 @@ def test_a_module_replays_a_recording_as_it_was_made(dropping, tmp_path):
     assert not dropping.training
     with torch.no_grad():
         dropping[2].bias[0] += 1
-    assert api.compare(recording, dropping).first_divergence["name"].startswith("2:")
+    assert api.compare(recording, dropping).first_divergence.name.startswith("2:")
 
 
 def test_a_module_before_a_recording_is_told_the_way_round(dropping, tmp_path):

@@ -37,7 +37,7 @@ def test_two_old_folders_are_compared_and_a_fault_is_found(tmp_path):
     assert nndiff.compare(one, one).verdict == "identical"
     result = nndiff.compare(one, other)
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "2:output"
+    assert result.first_divergence.name == "2:output"
 
 
 @pytest.mark.parametrize(("noted", "verdict"), [(2.5, "identical"), (2.5001, "different"), (float("nan"), "different")])
@@ -76,8 +76,8 @@ def test_a_fault_is_found_where_it_was_planted_and_backward_stands_beside_forwar
     other = public_script(Speech(1e-2), tmp_path / "other")
     assert nndiff.compare(one, public_script(Speech(), tmp_path / "same")).verdict == "identical"
     result = nndiff.compare(one, other)
-    assert result.first_divergence["name"] == "blocks.1.norm:output"
-    assert result.first_divergence["inputs"] == "in tolerance"
+    assert result.first_divergence.name == "blocks.1.norm:output"
+    assert result.first_divergence.inputs == "in tolerance"
     slots = [pair.slot for pair in result.pairs]
     # the first layer's input asks for no gradient
     assert {slot: slots.count(slot) for slot in slots} == {
@@ -170,13 +170,13 @@ def test_a_module_is_run_on_what_an_old_folder_saved(tmp_path, kind):
     old = public_script(Speech(), tmp_path / "old")
     result = nndiff.compare(old, kind(), loss=lambda output: output.mean())
     assert result.exit_code == 0, [*result.leftovers]
-    assert {pair.matched_by for pair in result.pairs if pair.slot == "model_input"} == (
+    assert {pair.method.value for pair in result.pairs if pair.slot == "model_input"} == (
         {"name"} if kind is Speech else {"content"}
     )
     fed = [note for note in result.candidates[0].notes if "audio_signal as input_signal, audio_length as input" in note]
     assert len(fed) == (kind is Renamed)
     broken = kind(1e-2)
-    assert nndiff.compare(old, broken, loss=lambda out: out.mean()).first_divergence["name"] == "blocks.1.norm:output"
+    assert nndiff.compare(old, broken, loss=lambda out: out.mean()).first_divergence.name == "blocks.1.norm:output"
 
 
 def test_what_a_forward_pass_takes_is_fed_whatever_it_is_called(tmp_path):

@@ -78,4 +78,4 @@ def test_a_wrong_gradient_of_a_bias_is_one_however_many_places_it_is_summed_over
     other[0].factor = factor
     result = nndiff.compare(net, other, inputs=torch.randn(1, 1, places), backward=True)
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "0.bias:param_grad"
+    assert result.first_divergence.name == "0.bias:param_grad"

@@ -58,8 +58,8 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_weight_that_differs_is_named_where_the_runs_part(name):
     result = nndiff.compare(model(), spoilt(name), inputs=INPUT)
-    assert result.first_divergence["name"] == FAULTS[name]
-    assert result.first_divergence["weights"]["differing"] == (name,)
+    assert result.first_divergence.name == FAULTS[name]
+    assert result.first_divergence.weights["differing"] == (name,)
     (found,) = [finding for finding in result.findings if finding.cause == "weights-differ"]
     assert found.where == (name,)
     assert f"not the same: {name}" in report(result)
@@ -81,8 +81,8 @@ def test_weights_that_are_the_same_are_said_to_be(backward):
     other = model()
     other[2].eps = 0.1
     result = nndiff.compare(model(), other, inputs=INPUT, backward=backward)
-    assert result.first_divergence["name"] == "2:output"
-    assert result.first_divergence["weights"] == {"common": 4, "differing": (), "alone": ((), ())}
+    assert result.first_divergence.name == "2:output"
+    assert result.first_divergence.weights == {"common": 4, "differing": (), "alone": ((), ())}
     assert "weights-differ" not in causes(result)
     assert "the same on both sides: look at what is done with them" in report(result)
 
@@ -94,7 +94,7 @@ def test_a_bias_that_is_not_there_is_told_and_not_as_a_gradient_that_is_lost(lac
     sides[1].load_state_dict(sides[0].state_dict())
     sides[lacking][2].bias = None
     result = nndiff.compare(*sides, inputs=INPUT, backward=True)
-    assert result.first_divergence["name"] == "2:output"
+    assert result.first_divergence.name == "2:output"
     (found,) = result.findings
     assert (found.cause, found.where) == ("weights-differ", ("2.bias",))
     side = ("reference", "candidate")[1 - lacking]
@@ -106,7 +106,7 @@ def test_nothing_is_said_of_a_layer_without_weights():
     other = model()
     other[1] = nn.GELU("tanh")
     result = nndiff.compare(model(), other, inputs=INPUT)
-    assert result.first_divergence["name"] == "1:output"
+    assert result.first_divergence.name == "1:output"
     assert "weights" not in result.first_divergence
 
 
@@ -116,7 +116,7 @@ def test_a_layer_inside_that_agrees_is_not_blamed_for_weights_that_are_nearly_th
     with torch.no_grad():
         other[3].inner.bias.add_(1e-8)
     result = nndiff.compare(model(), other, inputs=INPUT)
-    assert result.first_divergence["weights"]["differing"] == ("3.scale",)
+    assert result.first_divergence.weights["differing"] == ("3.scale",)
 
 
 def test_weights_of_another_type_are_not_said_to_differ(tmp_path):
@@ -133,7 +133,7 @@ def test_a_saved_result_still_tells_it(tmp_path):
 
     again = result_json.load(tmp_path / "r.json")
     assert "not the same: 0.weight" in report(again)
-    assert again.first_divergence["weights"]["differing"] == ["0.weight"]
+    assert again.first_divergence.weights["differing"] == ["0.weight"]
 
 
 class Fused(nn.Module):
@@ -194,10 +194,10 @@ def test_a_renamed_port_is_paired_by_its_weights_behind_a_fault_at_its_start():
         port.wte.weight.mul_(1.5)
     result = nndiff.compare(one, port, inputs=torch.arange(6).reshape(2, 3), backward=True)
     pairs = {pair.reference_name: pair for pair in result.pairs}
-    assert (result.exit_code, result.first_divergence["name"]) == (1, "emb:output")
+    assert (result.exit_code, result.first_divergence.name) == (1, "emb:output")
     for index in range(3):
         assert pairs[f"blocks.{index}.o:output"].candidate_name == f"out.{index}:output"
-        assert pairs[f"blocks.{index}.o:output"].matched_by == "weights"
+        assert pairs[f"blocks.{index}.o:output"].method.value == "weights"
         assert pairs[f"blocks.{index}.k:output"].candidate_name.startswith(f"mid.{index}:output")
     assert set(causes(result)) <= {"weights-differ", "fused"}
 
@@ -222,7 +222,7 @@ def test_what_is_told_of_weights_may_be_anything(held, tmp_path):
     told["meta"]["held"] = held
     manifest.write_text(json.dumps(told))
     result = nndiff.compare(tmp_path / "a.nnrec", tmp_path / "b.nnrec")
-    assert result.first_divergence["name"] == "0:output"
+    assert result.first_divergence.name == "0:output"
     assert "weights-differ" not in causes(result)
 
 
@@ -261,7 +261,7 @@ def test_of_a_weight_that_lies_otherwise_nothing_is_said(options):
     with torch.no_grad():
         other[0].weight[0, 0] += 1.0
     result = nndiff.compare(one, other, inputs=INPUT)
-    assert result.first_divergence["name"] == "0:output"
+    assert result.first_divergence.name == "0:output"
     assert "weights" not in result.first_divergence
     assert "weights-differ" not in causes(result)
 
@@ -283,5 +283,5 @@ def test_what_is_never_called_is_not_why_a_module_differs():
     with torch.no_grad():
         made[1][0].never.weight.add_(1.0)
     result = nndiff.compare(*made, inputs=INPUT)
-    assert result.first_divergence["weights"]["differing"] == ()
+    assert result.first_divergence.weights["differing"] == ()
     assert "weights-differ" not in causes(result)

@@ -183,5 +183,5 @@ def test_calls_that_depend_on_what_differs_are_no_cause():
         one.stem.bias.fill_(5.0)
         broken.stem.bias.fill_(-5.0)
     result = compared(one, broken)
-    assert result.first_divergence["module"] == "stem"
+    assert result.first_divergence.module == "stem"
     assert not told(result)

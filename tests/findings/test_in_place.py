@@ -113,7 +113,7 @@ def test_what_is_written_over_and_used_again_is_named(block, flipped, keep, tmp_
     ]
     result = nndiff.compare(*(sides[::-1] if flipped else sides))
     assert result.exit_code == 1
-    assert result.first_divergence["module"].startswith("block")
+    assert result.first_divergence.module.startswith("block")
     if keep == "stats" and block is PostNorm:
         return  # nothing that was kept tells
     (finding,) = told(result)
@@ -139,7 +139,7 @@ def test_in_place_without_harm_is_not_blamed():
     with torch.no_grad():
         broken.block.b.weight.mul_(1.1)
     result = nndiff.compare(Net(Harmless, False), broken, inputs=INPUT)
-    assert result.first_divergence["module"] == "block.b"
+    assert result.first_divergence.module == "block.b"
     assert not told(result)
 
 

@@ -365,7 +365,7 @@ def test_other_inputs_are_told_alone(tmp_path):
     one, other = recorded(tmp_path, "one", backward=True), recorded(tmp_path, "other", INPUT * 1.01, backward=True)
     result = nndiff.compare(one, other)
     assert causes(one, other) == {"inputs-differ"}
-    assert result.first_divergence["name"] == "(model):model_input.0"
+    assert result.first_divergence.name == "(model):model_input.0"
 
 
 class Deaf(nn.Module):
@@ -394,15 +394,15 @@ def test_other_losses_are_told_alone(tmp_path):
     one = recorded(tmp_path, "one", backward=True)
     other = recorded(tmp_path, "other", backward=True, loss=lambda output: output.square().mean())
     assert causes(one, other) == {"losses-differ"}
-    assert nndiff.compare(one, other).first_divergence["slot"] == "loss"
+    assert nndiff.compare(one, other).first_divergence.slot == "loss"
 
 
 def test_a_loss_that_is_made_otherwise_is_where_they_part(tmp_path):
     one = recorded(tmp_path, "one", backward=True, loss=lambda output: output.square().mean())
     other = recorded(tmp_path, "other", backward=True, loss=lambda output: output.square().sum())
     result = nndiff.compare(one, other)
-    assert result.first_divergence["name"] == "(model):loss"
-    assert "every output is in tolerance" in result.first_divergence["why"]
+    assert result.first_divergence.name == "(model):loss"
+    assert "every output is in tolerance" in result.first_divergence.why
 
 
 @pytest.mark.parametrize("name", ["terminal", "md", "json"])

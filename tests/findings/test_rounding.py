@@ -47,8 +47,8 @@ def test_rounding_of_large_activations_is_told_and_stays_a_difference(backward):
     result = nndiff.compare(t5(), t5("sdpa"), inputs=tokens(), backward=backward)
     assert result.exit_code == 1
     assert "looks like rounding" in found(result)["rounding"].evidence
-    assert "looks like rounding" in result.first_divergence["why"]
-    assert found(result)["rounding"].where == (result.first_divergence["name"],)
+    assert "looks like rounding" in result.first_divergence.why
+    assert found(result)["rounding"].where == (result.first_divergence.name,)
 
 
 def test_the_ways_out_work():
@@ -155,9 +155,9 @@ def test_a_fault_does_not_look_like_rounding(fault, size, at):
         fault(other.blocks[at].up, size)
     result = nndiff.compare(one, other, inputs=INPUT, atol=1e-6, rtol=1e-6)
     assert result.exit_code == 1
-    assert result.first_divergence["module"] == f"blocks.{at}.up"
+    assert result.first_divergence.module == f"blocks.{at}.up"
     assert not found(result)
-    assert "rounding" not in result.first_divergence["why"]
+    assert "rounding" not in result.first_divergence.why
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -174,13 +174,13 @@ def test_a_fault_behind_rounding_is_named():
     with torch.no_grad():
         other.blocks[3].norm.weight.mul_(1.001)
     result = nndiff.compare(one, other, inputs=INPUT, atol=1e-7, rtol=1e-7)
-    assert result.first_divergence["module"].startswith("blocks.0")
+    assert result.first_divergence.module.startswith("blocks.0")
     assert set(found(result)) == {"more-than-rounding"}
     told = found(result)["more-than-rounding"]
     assert told.where == ("blocks.3.norm:output",)
     atol, rtol = (float(re.search(rf"--{name} (\S+)", told.repair)[1]) for name in ("atol", "rtol"))
     again = nndiff.compare(one, other, inputs=INPUT, atol=atol, rtol=rtol)
-    assert again.first_divergence["module"] == "blocks.3.norm"
+    assert again.first_divergence.module == "blocks.3.norm"
 
 
 def test_other_inputs_are_no_rounding(tmp_path):
@@ -188,7 +188,7 @@ def test_other_inputs_are_no_rounding(tmp_path):
         nndiff.record(net(), given, path=tmp_path / str(number)) for number, given in enumerate((INPUT, INPUT + 1e-7))
     )
     result = nndiff.compare(one, other, atol=1e-8, rtol=0.0)
-    assert result.first_divergence["slot"] == "model_input"
+    assert result.first_divergence.slot == "model_input"
     assert not found(result)
 
 

@@ -35,8 +35,8 @@ def test_momentum_is_named_where_running_statistics_part(backward):
     result = nndiff.compare(Net(p=0.0), Net(0.3, p=0.0), inputs=INPUT, mode="train", backward=backward)
     assert result.exit_code == 1
     first = result.first_divergence
-    assert first["slot"] == "buffer"
-    assert first["why"] == (
+    assert first.slot == "buffer"
+    assert first.why == (
         "every output is in tolerance; this buffer is out after the run and was in before it: "
         "the two sides update it otherwise"
     )
@@ -51,8 +51,8 @@ def test_statistics_that_part_before_the_run_are_told_as_such():
     other = copy.deepcopy(one)
     other.bn.running_mean.add_(0.1)
     result = nndiff.compare(one, other, inputs=INPUT, mode="train")
-    assert result.first_divergence["slot"] == "buffer_before"
-    assert "out before the run begins" in result.first_divergence["why"]
+    assert result.first_divergence.slot == "buffer_before"
+    assert "out before the run begins" in result.first_divergence.why
 
 
 def test_a_parameter_that_nothing_shows_is_told_as_such(tmp_path):
@@ -63,7 +63,7 @@ def test_a_parameter_that_nothing_shows_is_told_as_such(tmp_path):
 
     sides = [nndiff.record(Idle(value), INPUT, path=tmp_path / str(value), params=True) for value in (1.0, 2.0)]
     result = nndiff.compare(*sides)
-    assert result.first_divergence["why"] == (
+    assert result.first_divergence.why == (
         "every output is in tolerance; this parameter is out, which nothing here shows"
     )
 
@@ -106,4 +106,4 @@ def test_outputs_that_nobody_compared_are_not_said_to_agree(tmp_path):
         with Writer(tmp_path / name) as writer:
             writer.add("fc", "param", np.full(3, value, np.float32), tensor="weight")
     first = nndiff.compare(tmp_path / "a", tmp_path / "b").first_divergence
-    assert first["why"] == "no output was compared; this parameter is out, which nothing here shows"
+    assert first.why == "no output was compared; this parameter is out, which nothing here shows"

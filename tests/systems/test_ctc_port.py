@@ -37,7 +37,7 @@ def test_a_port_with_other_names_is_the_same_forward_and_backward(diff, name):
 def test_a_wrong_epsilon_is_found_at_its_norm_and_named(diff):
     result = diff("ctc-eval", "wrong_eps")
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == "encoder.layers.1.norm_conv:output"
+    assert result.first_divergence.name == "encoder.layers.1.norm_conv:output"
     assert "eps" in json.dumps(result.first_divergence)
 
 

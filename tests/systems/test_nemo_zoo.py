@@ -53,7 +53,7 @@ def test_a_second_recording_is_identical_and_a_planted_fault_is_the_first_diverg
     result = nndiff.compare(first, planted)
     assert result.verdict == "different"
     assert result.first_divergence is not None
-    assert result.first_divergence["name"].startswith(f"{PLANTED[name]}:output")
+    assert result.first_divergence.name.startswith(f"{PLANTED[name]}:output")
 
 
 def test_losses_of_inner_layers_run_the_model_once_more(zoo):

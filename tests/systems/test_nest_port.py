@@ -49,7 +49,7 @@ def test_a_port_that_rounds_otherwise_is_close(diff):
 
 def test_a_port_that_draws_another_mask_is_the_same_once_it_is_given_the_mask(diff):
     drawn = diff("eval", "draws_otherwise")
-    assert drawn.first_divergence["name"].startswith("mask_processor:output")
+    assert drawn.first_divergence.name.startswith("mask_processor:output")
     assert diff("pinned", "draws_otherwise").verdict == "identical"
 
 
@@ -68,7 +68,7 @@ def test_a_port_that_draws_another_mask_is_the_same_once_it_is_given_the_mask(di
 def test_a_fault_is_the_first_divergence(diff, fault, place):
     result = diff("eval", fault)
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == place
+    assert result.first_divergence.name == place
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_fault_between_modules_is_found_between_them(diff, name, fault, layer,
 def test_a_branch_without_gradient_is_found_though_every_output_agrees(diff, fault, place, differing):
     result = diff("eval", fault)
     assert result.exit_code == 1
-    assert result.first_divergence["name"] == f"{place}:grad_output"
+    assert result.first_divergence.name == f"{place}:grad_output"
     forward = [pair for pair in result.pairs if pair.slot in ("output", "loss")]
     assert {pair.verdict.value for pair in forward} == {"identical"}
     assert bool(result.totals.different) is differing, "of what has a gradient at all"

@@ -32,6 +32,15 @@ _AUTO: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True)
+class Override:
+    """Give the tensors that a pattern names a tolerance of their own; None leaves a number as it is."""
+
+    pattern: str
+    atol: float | None = None
+    rtol: float | None = None
+
+
+@dataclass(frozen=True)
 class Tolerance:
     """Judge |candidate - reference| <= atol + rtol * |reference|, as torch.allclose does.
 
@@ -42,6 +51,7 @@ class Tolerance:
     atol: float = DEFAULT_ATOL
     rtol: float = DEFAULT_RTOL
     origin: str = "default"
+    overrides: tuple[Override, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol"):

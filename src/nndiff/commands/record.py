@@ -172,7 +172,8 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
 
 def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
     from nndiff.recording.folder import put_aside
-    from nndiff.reports.wording import size, with_checkpoint
+    from nndiff.reports.figures import format_size
+    from nndiff.reports.wording import with_checkpoint
 
     meta: Any = recording.meta
     bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path))
@@ -181,7 +182,7 @@ def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
         f"{recording.path}: {with_checkpoint(spec.label, meta)}, {plural(meta['model']['parameters'], 'parameter')}, "
         f"{meta['mode']} mode, seed {meta['seed']}",
         f"  {passes}: {plural(len(recording.calls), 'call')}, {plural(len(recording.tensors), 'tensor')} "
-        f"({_slots(recording)}), {size(bytes_on_disk)} on disk",
+        f"({_slots(recording)}), {format_size(bytes_on_disk)} on disk",
     ]
     agreement = meta.get("self_agreement")
     if agreement and agreement["agrees"]:

@@ -12,8 +12,7 @@ from nndiff.commands.options import path
 from nndiff.commands.progress import ProgressBar
 from nndiff.errors import UsageError
 from nndiff.names import natural_key, selected
-from nndiff.reports.output import print_text
-from nndiff.reports.sink import for_stdout
+from nndiff.reports.output import get_stdout_sink, print_text
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, Metrics, get_engine
 from nndiff.tensors import TensorRef
@@ -219,11 +218,11 @@ def _shown(source: Source, tensors: Sequence[TensorRef]) -> list[str]:
 
 
 def _table(tensors: Sequence[TensorRef], numbers: _Table) -> str:
-    from nndiff.reports.grid import ALWAYS, Cell, Column, lines
-    from nndiff.reports.terminal_sections import plain_console, printed
+    from nndiff.reports.tables import ALWAYS, Cell, Column, format_table
+    from nndiff.reports.terminal_sections import get_printed, make_console
 
-    sink = for_stdout()
-    console = plain_console(sink.width, sink.color)
+    sink = get_stdout_sink()
+    console = make_console(sink.width, sink.color)
     columns = [Column("name", ALWAYS, least=40), Column("shape", 90), Column("dtype", 80)]
     columns += [Column(title, keep, right=True) for title, keep in _STATISTICS] if numbers else []
     columns.append(Column("", 85))
@@ -233,9 +232,9 @@ def _table(tensors: Sequence[TensorRef], numbers: _Table) -> str:
         found = numbers[index] if numbers else None
         row += [Cell(text) for text in _numbers(found)] if numbers else []
         rows.append([*row, Cell(*_remark(tensor, found))])
-    for line in lines(columns, rows, sink.width) if rows else ():
+    for line in format_table(columns, rows, sink.width) if rows else ():
         console.print(line, soft_wrap=True)
-    return printed(console)
+    return get_printed(console)
 
 
 _STATISTICS = (("mean", 60), ("std", 70), ("min", 40), ("max", 50))

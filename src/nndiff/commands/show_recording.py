@@ -9,7 +9,7 @@ from typing import Any
 
 from nndiff.recording import Recording
 from nndiff.recording.events import SLOTS
-from nndiff.reports.wording import size
+from nndiff.reports.figures import format_size
 from nndiff.text import counted, plural, printable
 
 _LOSSES = {
@@ -124,7 +124,7 @@ def by_slot(recording: Recording) -> str:
 def _kept(recording: Recording) -> str:
     levels = Counter(event.keep for event in recording.tensors)
     disk = sum(entry.stat().st_size for entry in os.scandir(recording.path) if entry.is_file())
-    return ", ".join([*(f"{level} {number:,}" for level, number in levels.items()), f"{size(disk)} on disk"])
+    return ", ".join([*(f"{level} {number:,}" for level, number in levels.items()), f"{format_size(disk)} on disk"])
 
 
 def _agreement(meta: Mapping[str, Any]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from nndiff.errors import UsageError
-from nndiff.reports.output import Output, write_outputs
-from nndiff.reports.sink import Sink, for_path, for_stdout
+from nndiff.reports.output import Output, Sink, get_stdout_sink, write_outputs
 
 if TYPE_CHECKING:
     from nndiff.result import Comparison
@@ -45,15 +44,21 @@ FORMATS: dict[str, str] = {
     "csv": "nndiff.reports.csv_report:CsvReport",
     "md": "nndiff.reports.markdown:MarkdownReport",
     "junit": "nndiff.reports.junit:JunitReport",
-    "html": "nndiff.reports.html:HtmlReport",
+    "html": "nndiff.reports.html.page:HtmlReport",
 }
-_MEANT = {"markdown": "md", "xml": "junit", "text": "terminal", "txt": "terminal", "htm": "html", "stdout": "terminal"}
+_OTHER_NAMES = {
+    "markdown": "md",
+    "xml": "junit",
+    "text": "terminal",
+    "txt": "terminal",
+    "htm": "html",
+    "stdout": "terminal",
+}
 
 
 def get_report(name: str) -> Report:
     """Return the report of a format by its name."""
-    if name not in FORMATS:
-        raise UsageError(f"unknown report format {name!r}: {_advice(name)}")
+    _check_format(name)
     module, _, member = FORMATS[name].partition(":")
     report: Report = getattr(import_module(module), member)()
     return report
@@ -62,9 +67,9 @@ def get_report(name: str) -> Report:
 def check_specs(specs: Iterable[str]) -> None:
     """Refuse unknown formats, missing folders and clashes before any work is done."""
     sinks = []
-    for name, sink in map(_parse, specs):
-        if name not in FORMATS:
-            raise UsageError(f"unknown report format {name!r}: {_advice(name)}")
+    for spec in specs:
+        name, sink = _parse_spec(spec)
+        _check_format(name)
         if sink.path is not None and not os.path.isdir(os.path.dirname(sink.path) or "."):
             raise UsageError(f"{sink.path}: the folder for this report does not exist")
         sinks.append(sink)
@@ -83,32 +88,38 @@ def write_reports(
     protected: Iterable[str | os.PathLike[str]] = (),
 ) -> None:
     """Write several reports: all are rendered before one is written, and no source is overwritten."""
-    plan = [(get_report(name), sink) for name, sink in map(_parse, specs)]
-    _refuse_clashes([sink for _, sink in plan])
-    for _, sink in plan:
-        sink.refuse(_source_files(comparison), "is one of the compared files")
-        sink.refuse(protected, "is the file being read")
-    write_outputs([_rendered(comparison, report, sink, options or ReportOptions()) for report, sink in plan])
+    reports = []
+    for spec in specs:
+        name, sink = _parse_spec(spec)
+        reports.append((get_report(name), sink))
+    _refuse_clashes([sink for _, sink in reports])
+    for _, sink in reports:
+        sink.refuse_to_overwrite(_list_source_files(comparison), "is one of the compared files")
+        sink.refuse_to_overwrite(protected, "is the file being read")
+    outputs = []
+    for report, sink in reports:
+        shown = _adapt_options(options or ReportOptions(), sink)
+        outputs.append(Output(sink, report.render(comparison, shown), for_people=report.name == "terminal"))
+    write_outputs(outputs)
 
 
-def _parse(spec: str) -> tuple[str, Sink]:
+def _parse_spec(spec: str) -> tuple[str, Sink]:
     name, colon, path = spec.partition(":")
     if colon and not path:
         raise UsageError(f"--report {spec!r} has no path after the colon: give one, or {name!r} alone to print it")
     if "\0" in path:
         raise UsageError(f"--report {spec!r} has a NUL in its path")
-    return name, for_stdout() if path in ("", "-") else for_path(path)
+    return name, get_stdout_sink() if path in ("", "-") else Sink(path)
 
 
-def _rendered(comparison: Comparison, report: Report, sink: Sink, options: ReportOptions) -> Output:
-    shown = ReportOptions(
-        top=options.top,
+def _adapt_options(options: ReportOptions, sink: Sink) -> ReportOptions:
+    """Return options with the width and colours of the place the report goes to."""
+    return replace(
+        options,
         width=sink.width if options.width is None else options.width,
         color=sink.color if options.color is None else options.color,
         quiet=options.quiet and sink.path is None,  # quiet is about the terminal: a file is whole
-        verbose=options.verbose,
     )
-    return Output(sink, report.render(comparison, shown), for_people=report.name == "terminal")
 
 
 def _refuse_clashes(sinks: Sequence[Sink]) -> None:
@@ -120,20 +131,24 @@ def _refuse_clashes(sinks: Sequence[Sink]) -> None:
         seen.add(sink.key)
 
 
-def _source_files(comparison: Comparison) -> Iterable[str]:
+def _list_source_files(comparison: Comparison) -> Iterator[str]:
     for side in (comparison.reference, *comparison.candidates):
         yield side.label
         yield side.label.partition("::")[0]  # FILE::key names a part of a file
 
 
-def _advice(name: str) -> str:
+def _check_format(name: str) -> None:
+    """Refuse an unknown format, naming the one that was probably meant."""
+    if name in FORMATS:
+        return
     ending = name.rpartition(".")[2].lower()
-    ending = _MEANT.get(ending, ending)
+    ending = _OTHER_NAMES.get(ending, ending)
     if "." in name and ending in FORMATS:
-        return f"did you mean {ending}:{name}?"
+        raise UsageError(f"unknown report format {name!r}: did you mean {ending}:{name}?")
     import difflib
 
     close = difflib.get_close_matches(name.lower(), FORMATS, n=1)
-    meant = _MEANT.get(name.lower()) or (close[0] if close else None)
+    meant = _OTHER_NAMES.get(name.lower()) or (close[0] if close else None)
     known = ", ".join(FORMATS)
-    return f"did you mean {meant!r}? Known are {known}" if meant else f"known are {known}"
+    advice = f"did you mean {meant!r}? The formats are {known}" if meant else f"the formats are {known}"
+    raise UsageError(f"unknown report format {name!r}: {advice}")

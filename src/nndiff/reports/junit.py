@@ -1,18 +1,24 @@
-"""The result as JUnit XML, for continuous integration: one testcase per pair and per leftover.
+"""The result as JUnit XML, for continuous integration: one testcase per pair and per tensor without a partner.
 
-Version 1: the first. One testsuite per candidate. A pair that is out is a failure; a pair that could not be
+Version 1: the first. One testsuite per candidate. A pair that differs is a failure; a pair that could not be
 compared, or a candidate with which nothing was compared, is an error: no suite passes that did not compare.
 Version 1.1: tensors of modules that only one of two recordings has are skipped: listed, no difference.
+Version 2: the first testcase is the first divergence, with its findings in the message; the other failures refer to
+it. What does not count for the verdict (guessed pairs, inner gradients) is skipped.
 """
 
 from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from nndiff.reports import ReportOptions, nothing, wording
-from nndiff.result import Comparison, Leftover, Pair
+from nndiff.reports import ReportOptions, wording
+from nndiff.reports.figures import format_shape
+from nndiff.result import Comparison, FirstDivergence, Leftover, Pair, Side
 from nndiff.text import printable
 from nndiff.verdict import Outcome, Verdict
+
+FORMAT = "nndiff.junit 2"
+FAILURE, ERROR, SKIPPED = "failure", "error", "skipped"
 
 
 class JunitReport:
@@ -22,101 +28,164 @@ class JunitReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        suites = [_suite(wording.part_of(comparison, side)) for side in comparison.candidates]
-        root = ET.Element("testsuites", {"name": "nndiff", **_counts(*suites)})
-        root.extend(suites or [_suite(comparison)])
-        if not suites:
-            root.attrib.update(_counts(*root))
+        root = ET.Element("testsuites", {"name": "nndiff"})
+        for side in comparison.candidates:
+            root.append(_make_suite(wording.select_candidate(comparison, side), side))
+        if not comparison.candidates:
+            root.append(_make_suite(comparison, comparison.reference))
+        root.attrib.update(_count_cases(root))
         ET.indent(root)
         return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(part: Comparison) -> ET.Element:
-    label = printable(wording.side_name((part.candidates or (part.reference,))[0]))
+def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
+    """Return the suite of one candidate, the first divergence first."""
+    label = printable(wording.name_side(side))
+    first = comparison.first_divergence
     suite = ET.Element("testsuite", {"name": label})
-    suite.append(_properties(part))
-    for pair in part.pairs:
-        suite.append(_case(label, _pair_name(pair), _pair_trouble(pair)))
-    for left in part.leftovers:
-        where = f"only in the {left.side}"
-        suite.append(_case(label, f"{printable(left.name)} ({where})", _leftover_trouble(left, where)))
-    for told in nothing.unread(part):
-        suite.append(_case(label, f"{told.partition(' is ')[0]} was compared", ("error", "not compared", told)))
-    if part.outcome is Outcome.NOTHING:
-        suite.append(_case(label, "something was compared", ("error", "nothing compared", wording.headline(part))))
-    suite.attrib.update(_counts(suite))
-    ET.SubElement(suite, "system-out").text = wording.headline(part)
+    suite.append(_make_properties(comparison))
+    cases = []
+    first_case = None
+    for pair in comparison.pairs:
+        case = _make_pair_case(comparison, label, pair, first)
+        if first is not None and pair.name == first.name and first_case is None:
+            first_case = case
+        else:
+            cases.append(case)
+    for leftover in comparison.leftovers:
+        case = _make_leftover_case(comparison, label, leftover, first)
+        if first is not None and leftover.name == first.name and first_case is None:
+            first_case = case
+        else:
+            cases.append(case)
+    if first is not None:
+        if first_case is None:
+            first_case = _make_case(label, printable(first.name))
+        _fail_first_divergence(comparison, first_case, first)
+        cases.insert(0, first_case)
+    for name, sentence in wording.list_unread_outputs(comparison):
+        cases.append(_make_case(label, f"{name} is compared", ERROR, "not compared", sentence))
+    if comparison.outcome is Outcome.NOTHING:
+        headline = wording.headline(comparison)
+        cases.append(_make_case(label, "something is compared", ERROR, "nothing compared", headline))
+    suite.extend(cases)
+    passed = comparison.exit_code == 0
+    if not passed and not (suite.findall(".//failure") or suite.findall(".//error")):
+        headline = wording.headline(comparison)
+        suite.append(_make_case(label, "the whole agrees", FAILURE, headline, headline))
+    suite.attrib.update(_count_cases(suite))
+    ET.SubElement(suite, "system-out").text = _summarise(comparison)
     return suite
 
 
-def _counts(*elements: ET.Element) -> dict[str, str]:
-    def total(tag: str) -> str:
-        return str(sum(len(element.findall(f".//{tag}")) for element in elements))
-
-    return {"tests": total("testcase"), "failures": total("failure"), "errors": total("error"), "time": "0"}
+def _count_cases(element: ET.Element) -> dict[str, str]:
+    counts = {"tests": "testcase", "failures": FAILURE, "errors": ERROR}
+    return {**{name: str(len(element.findall(f".//{tag}"))) for name, tag in counts.items()}, "time": "0"}
 
 
-def _properties(part: Comparison) -> ET.Element:
+def _make_properties(comparison: Comparison) -> ET.Element:
     properties = ET.Element("properties")
     facts = {
-        "reference": printable(wording.side_name(part.reference)),
-        "tolerance": wording.tolerance(part),
-        "verdict": part.verdict,
-        "format": "nndiff.junit 1.1",
+        "reference": printable(wording.name_side(comparison.reference)),
+        "tolerance": wording.describe_tolerance(comparison),
+        "verdict": comparison.verdict,
+        "format": FORMAT,
     }
     for name, value in facts.items():
         ET.SubElement(properties, "property", {"name": f"nndiff.{name}", "value": value})
     return properties
 
 
-def _case(classname: str, name: str, trouble: tuple[str, str, str] | None) -> ET.Element:
+def _make_case(classname: str, name: str, tag: str = "", message: str = "", detail: str = "") -> ET.Element:
     case = ET.Element("testcase", {"classname": classname, "name": name, "time": "0"})
-    if trouble:
-        tag, message, detail = trouble
-        facts = {"message": message} if tag == "skipped" else {"message": message, "type": tag}
-        ET.SubElement(case, tag, facts).text = detail
+    if tag:
+        _add_trouble(case, tag, message, detail)
     return case
 
 
-def _pair_name(pair: Pair) -> str:
-    said = pair.slot is None or f":{pair.slot}" in pair.name  # the names of recordings tell the slot
-    return printable(pair.name if said else f"{pair.name} {pair.slot}")
+def _add_trouble(case: ET.Element, tag: str, message: str, detail: str) -> None:
+    attributes = {"message": message} if tag == SKIPPED else {"message": message, "type": tag}
+    ET.SubElement(case, tag, attributes).text = detail
 
 
-def _pair_trouble(pair: Pair) -> tuple[str, str, str] | None:
+def _fail_first_divergence(comparison: Comparison, case: ET.Element, first: FirstDivergence) -> None:
+    """Put the first divergence and all findings into the message of its testcase."""
+    trouble = case[0] if len(case) else None
+    detail = (trouble.text or "") if trouble is not None else ""
+    if trouble is not None:
+        case.remove(trouble)
+    name = printable(first.name)
+    message = f"first divergence: {name}: only one side returns this output"
+    for divergence in wording.describe_divergences(comparison):
+        what = f" ({divergence.what})" if divergence.what else ""
+        message = f"first divergence: {name}{what}: {wording.end_sentence(divergence.why)}"
+        detail = "\n".join([detail, *(f"{label}: {text}" for label, text in divergence.facts)]).strip()
+    for finding in comparison.findings:
+        message += f" Finding: {wording.tell_finding(finding)}"
+    _add_trouble(case, FAILURE if comparison.exit_code else SKIPPED, message, detail)
+
+
+def _make_pair_case(comparison: Comparison, label: str, pair: Pair, first: FirstDivergence | None) -> ET.Element:
+    name = printable(pair.name)
     if pair.verdict.passed:
-        return None
-    tag = "error" if pair.verdict is Verdict.NOT_COMPARED else "failure"
-    return tag, f"{pair.verdict.value}: {_message(pair)}", "\n".join(_details(pair))
+        return _make_case(label, name)
+    message = f"{pair.verdict.value}: {wording.describe_difference(pair)}"
+    remark = wording.describe_remark(pair)
+    if remark:
+        message += f"; {remark}"
+    for finding in wording.find_causes(comparison, pair.candidate, pair.name, pair.candidate_name):
+        message += f"; finding: {wording.tell_finding(finding)}"
+    if not comparison.counts(pair):
+        tag = SKIPPED
+        message += "; evidence only, not counted"
+    else:
+        tag = ERROR if pair.verdict is Verdict.NOT_COMPARED else FAILURE
+        message += _refer_to(first)
+    return _make_case(label, name, tag, message, "\n".join(_list_details(pair)))
 
 
-def _message(pair: Pair) -> str:
-    if pair.verdict is Verdict.SHAPE:
-        return wording.both(*map(wording.shape, pair.shape))
-    if pair.metrics is None:
-        return printable(pair.note) or "no numbers"
-    out = f"{wording.mismatched(pair)} of {wording.plural(pair.metrics.count, 'element')} out"
-    relative = wording.relative(pair)
-    worst = f"max abs {wording.number(wording.measured(pair, 'max_abs'))}"
-    worst += f", max rel {wording.number(relative)}" if relative is not None else ""
-    return f"{worst}, {out} of atol {wording.short(pair.atol)}, rtol {wording.short(pair.rtol)}"
+def _refer_to(first: FirstDivergence | None) -> str:
+    return f"; see the first divergence, {printable(first.name)}" if first else ""
 
 
-def _details(pair: Pair) -> list[str]:
-    facts = [
-        ("reference", f"{printable(pair.reference_name)} {wording.shape(pair.shape[0])} {printable(pair.dtype[0])}"),
-        ("candidate", f"{printable(pair.candidate_name)} {wording.shape(pair.shape[1])} {printable(pair.dtype[1])}"),
-        ("matched by", printable(pair.matched_by)),
-    ]
+def _list_details(pair: Pair) -> list[str]:
+    lines = []
+    for position, side in enumerate(("reference", "candidate")):
+        name = printable((pair.reference_name, pair.candidate_name)[position])
+        lines.append(f"{side}: {name} {format_shape(pair.shape[position])} {printable(pair.dtype[position])}")
+    guessed = "" if pair.certain else " (guessed)"
+    lines.append(f"matched by: {wording.METHODS[pair.method]}{guessed}")
     if pair.metrics:
-        facts += [(name, repr(getattr(pair.metrics, name))) for name in ("max_abs", "max_abs_index", "max_rel", "rmse")]
-    if pair.note:
-        facts.append(("note", printable(pair.note)))
-    return [f"{name}: {value}" for name, value in facts]
+        for name in ("max_abs", "max_abs_index", "max_rel", "rmse"):
+            value = getattr(pair.metrics, name)
+            if value is not None:
+                lines.append(f"{name}: {value!r}")
+    lines += [f"note: {printable(note.text)}" for note in pair.notes]
+    return lines
 
 
-def _leftover_trouble(left: Leftover, where: str) -> tuple[str, str, str]:
-    detail = f"{wording.shape(left.shape)} {printable(left.dtype)}"
-    tag = "failure" if left.counts else "skipped"
-    hint = "never reached: the other recording was cut off" if left.unreached else printable(left.hint)
-    return tag, f"{where}{f': {hint}' if hint else ''}", detail
+def _make_leftover_case(
+    comparison: Comparison, label: str, leftover: Leftover, first: FirstDivergence | None
+) -> ET.Element:
+    where = f"only in the {leftover.side}"
+    name = f"{printable(leftover.name)} ({where})"
+    explanation = wording.explain_leftover(leftover)
+    message = f"{where}: {explanation}" if explanation else where
+    tag = SKIPPED
+    if comparison.counts_alone(leftover):
+        tag = FAILURE
+        message += _refer_to(first)
+    return _make_case(label, name, tag, message, f"{format_shape(leftover.shape)} {printable(leftover.dtype)}")
+
+
+def _summarise(comparison: Comparison) -> str:
+    """Return the headline, the first divergence and the findings."""
+    lines = [wording.headline(comparison)]
+    for divergence in wording.describe_divergences(comparison):
+        what = f" ({divergence.what})" if divergence.what else ""
+        lines.append(f"first divergence: {divergence.name}{what}: {divergence.why}")
+        lines += [f"{label}: {text}" for label, text in divergence.facts]
+    for finding in comparison.findings:
+        where = ", ".join(printable(name) for name in finding.where)
+        lines.append(f"finding: {wording.tell_finding(finding)}" + (f" Where: {where}." if where else ""))
+    return "\n".join(lines)

@@ -1,74 +1,37 @@
-"""From the pairs of two recordings to what people look at: layers, model outputs, gradients, match rates."""
+"""A recording as people look at it: layers in order of execution, forward and backward side by side."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from nndiff.names import natural_key
-from nndiff.recorded import GRADIENTS
-from nndiff.recording.events import SLOTS
-from nndiff.reports import wording
-from nndiff.result import Comparison, Leftover, Pair, Side, Unread
-from nndiff.tensors import MODEL
+from nndiff.result import Comparison, FirstDivergence, Leftover, LeftoverReason, Pair, Side
+from nndiff.result_json import RecordingSummary, is_guess, layer_name, summarise_recording
+from nndiff.tensors import Site, Slot
+from nndiff.verdict import Verdict
 
-_LAYER_SLOTS = ("output", "grad_output")
-_MODEL_SLOTS = ("model_input", "output", "loss")
-_UNITS = {
-    "input": "module input",
-    "grad_input": "gradient at module input",
-    "param": "parameter",
-    "model_input_grad": "input gradient",
-    "buffer": "buffer",
-    "buffer_before": "initial buffer",
-    "recompute": "recomputed output",
-}
-_LONGEST_FIRST = "|".join(sorted((slot.value for slot in SLOTS), key=len, reverse=True))
-_SITE = re.compile(rf"(.*?):({_LONGEST_FIRST})((?:[.#].*)?)", re.DOTALL)
-_NTH = re.compile(r"#\d+$")
-_CALL = re.compile(r"@\d+$")
+_MOST_OUTPUTS = 20  # some models return every hidden state
+_DETAILED = 3  # pairs shown with all their numbers, unless --verbose
+_BEFORE = 3  # rows shown before the first divergence
 
 
-@dataclass(frozen=True)
-class Place:
-    """Say where a recorded tensor was taken, as its name tells."""
-
-    layer: str  # module[@call]
-    slot: str
-    path: str = ""  # place inside a tuple or dict
-
-    @property
-    def label(self) -> str:
-        """Return what a row of layers is called: the name without its slot."""
-        return f"{self.layer}:{self.path}" if self.path else self.layer
-
-    @property
-    def of_model(self) -> bool:
-        """Tell whether it is of the model itself, not of a module inside."""
-        return _CALL.sub("", self.layer) == MODEL
+def label_site(site: Site) -> str:
+    """Return what a row of layers is called: the tensor's name without its slot."""
+    return f"{layer_name(site)}:{site.path}" if site.path else layer_name(site)
 
 
-def place_of(name: str, slot: str | None = None) -> Place:
-    """Return the place a name speaks of; a name of another kind is a layer of its own."""
-    found = _SITE.fullmatch(name)
-    if found and slot in (None, found[2]):
-        layer, slot, rest = found.groups()
-    else:
-        slot = slot or ""
-        layer, _, rest = name.partition(f":{slot}") if slot else (name, "", "")
-    if slot in GRADIENTS:
-        rest = _NTH.sub("", rest)  # reached twice, it is still the gradient at that output
-    return Place(layer, slot, rest.removeprefix("."))
+def label_pair(pair: Pair) -> str:
+    """Return what a pair is called without its slot."""
+    return label_site(pair.sites[0]) if pair.sites else pair.name
 
 
 @dataclass(frozen=True)
 class Row:
     """Hold what is known of one output of one call: forward and backward side by side."""
 
-    layer: str
     label: str
     forward: Pair | None = None
     backward: Pair | None = None
@@ -86,49 +49,74 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Tell whether both are the same."""
-        return all(pair.verdict.passed for pair in self.pairs)
+        """Return True if nothing in it differs; a guessed pair proves no difference."""
+        return all(pair.verdict.passed or is_guess(pair) for pair in self.pairs)
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Count how many of a kind match."""
+class GapSide:
+    """Sum up one direction of rows that are not shown."""
 
-    name: str  # forward, backward or a slot
-    unit: str
-    matched: int
-    total: int  # with what was never reached and what is missing
-    unreached: int = 0  # the other recording was cut off before these
-    missing: int = 0  # gradients that one side lacks
+    worst: Verdict
+    failing: int
+    max_abs: float | None
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Stand for rows that are not shown."""
+
+    rows: tuple[Row, ...]
 
     @property
-    def percent(self) -> str:
-        """Return the match rate in percent."""
-        return wording.percent(self.matched, self.total)
+    def text(self) -> str:
+        """Return how many there are."""
+        return f"⋮ {len(self.rows):,} more"
+
+    def sum_up(self, pairs: Iterable[Pair | None]) -> GapSide | None:
+        """Return how the pairs of one direction fared; None where there is no pair."""
+        certain = [pair for pair in pairs if pair and not is_guess(pair)]
+        if not certain:
+            return None
+        worst = max(certain, key=lambda pair: pair.severity).verdict
+        return GapSide(worst, sum(not pair.verdict.passed for pair in certain), largest_difference(certain))
+
+    @property
+    def forward(self) -> GapSide | None:
+        """Return how the forward pass fared in these rows."""
+        return self.sum_up(row.forward for row in self.rows)
+
+    @property
+    def backward(self) -> GapSide | None:
+        """Return how the backward pass fared in these rows."""
+        return self.sum_up(row.backward for row in self.rows)
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Show the comparison of one candidate as layers; whatever it tells is derived from the pairs."""
+class RecordingView:
+    """Show the comparison of one candidate as layers."""
 
     candidate: Side
     pairs: tuple[Pair, ...]
     leftovers: tuple[Leftover, ...]
-    first: str | None  # name of the pair where the two runs part first
-    unread: tuple[Unread, ...] = ()  # outputs of the model that could not be recorded
+    first: FirstDivergence | None
+    summary: RecordingSummary
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """Return the layers in order of execution."""
-        forward = _worst_by_label(self.pairs, "output")
-        backward = _worst_by_label(self.pairs, "grad_output")
+        forward = _worst_by_label(self.pairs, Slot.OUTPUT)
+        backward = _worst_by_label(self.pairs, Slot.GRAD_OUTPUT)
         rows = []
         for label in dict.fromkeys((*forward, *backward)):
-            sides = forward.get(label), backward.get(label)
-            known = [pair for pair in sides if pair]
-            layer = place_of(known[0].name, known[0].slot).layer
-            rows.append(Row(layer, label, *sides, first=any(pair.name == self.first for pair in known)))
+            row = Row(label, forward.get(label), backward.get(label))
+            first = any(self.is_first(pair) for pair in row.pairs)
+            rows.append(Row(row.label, row.forward, row.backward, first))
         return tuple(rows)
+
+    def is_first(self, pair: Pair) -> bool:
+        """Return True for the pair where the two runs part."""
+        return self.first is not None and pair.name == self.first.name
 
     @cached_property
     def model(self) -> tuple[Pair, ...]:
@@ -138,175 +126,139 @@ class Recorded:
     @cached_property
     def outputs(self) -> tuple[Pair, ...]:
         """Return the final outputs."""
-        return tuple(pair for pair in self.model if pair.slot == "output")
-
-    @property
-    def outputs_match(self) -> bool | None:
-        """Tell whether the final outputs match; None where none was recorded on both sides or one was cut off."""
-        left = [each for each in self.leftovers if _is_final(each)]
-        if self.unread and not left and all(pair.verdict.passed for pair in self.outputs):
-            return None
-        if not (self.outputs or left) or any(each.unreached for each in left):
-            return None
-        return not left and all(pair.verdict.passed for pair in self.outputs)
+        return tuple(pair for pair in self.model if pair.is_final_output)
 
     @cached_property
-    def gradients(self) -> tuple[Pair, ...]:
+    def parameter_gradients(self) -> tuple[Pair, ...]:
         """Return the gradients of the parameters, in order."""
-        return tuple(pair for pair in self.pairs if pair.slot == "param_grad")
+        return tuple(pair for pair in self.pairs if pair.slot is Slot.PARAM_GRAD)
 
     @cached_property
-    def others(self) -> tuple[Pair, ...]:
+    def other_pairs(self) -> tuple[Pair, ...]:
         """Return what is neither a layer's output, nor its gradient, nor of the model."""
-        shown = {*_LAYER_SLOTS, "param_grad"}
+        shown = (Slot.OUTPUT, Slot.GRAD_OUTPUT, Slot.PARAM_GRAD)
         return tuple(pair for pair in self.pairs if pair.slot not in shown and not _is_of_model(pair))
 
     @cached_property
-    def scale(self) -> float:
-        """Return the largest value of all the reference's gradients: what each is to be measured by."""
-        known = [pair.metrics for pair in self.pairs if pair.slot in GRADIENTS and pair.metrics]
-        ends = [abs(end) for numbers in known for end in (numbers.ref_min, numbers.ref_max)]
-        return max((end for end in ends if math.isfinite(end)), default=0.0)
-
-    def of_scale(self, pair: Pair) -> float | None:
-        """Return the largest difference of a gradient as a share of that scale."""
-        return pair.metrics.max_abs / self.scale if pair.metrics and self.scale else None
-
-    @cached_property
-    def common(self) -> int:
-        """Return how many layers both sides have."""
-        return len({row.layer for row in self.rows})
-
-    def only_in(self, side: str) -> int:
-        """Return how many layers one side has alone."""
-        pairs = [pair for pair in self.pairs if pair.slot in _LAYER_SLOTS]  # as in `common`: inputs make no layer
-        paired = {place_of(pair.reference_name if side == "reference" else pair.candidate_name).layer for pair in pairs}
-        places = (place_of(each.name) for each in self.leftovers if each.side == side)
-        return len({place.layer for place in places if place.slot in _LAYER_SLOTS} - paired)
-
-    @cached_property
-    def rates(self) -> tuple[Rate, ...]:
-        """Return the match rates: layers forward and backward, parameter gradients, then all else."""
-        lost, missing = self._places(self.unreached), self._places(self._missing)
-        backward = _layers(lost, "grad_output"), _layers(missing, "grad_output")
-        of_parameters = [sum(each.slot == "param_grad" for each in places) for places in (lost, missing)]
-        named = [
-            _layer_rate("forward", [(row.layer, row.forward) for row in self.rows], _layers(lost, "output"), set()),
-            _layer_rate("backward", [(row.layer, row.backward) for row in self.rows], *backward),
-            _rate("param_grad", "parameter gradient", self.gradients, *of_parameters),
-        ]
-        return tuple(rate for rate in (*named, *self._other_rates()) if rate.total)
-
-    def _other_rates(self) -> Iterator[Rate]:
-        for slot in dict.fromkeys(pair.slot for pair in self.others):
-            pairs = [pair for pair in self.others if pair.slot == slot]
-            yield _rate(slot or "other", _UNITS.get(slot or "", f"{slot} tensor" if slot else "tensor"), pairs)
-
-    @staticmethod
-    def _places(leftovers: Iterable[Leftover]) -> list[Place]:
-        return [place_of(each.name) for each in leftovers]
-
-    @cached_property
-    def _missing(self) -> tuple[Leftover, ...]:
-        """Return the gradients one side lacks where that counts, then also those at outputs of layers both have."""
-        left = [each for each in self.leftovers if place_of(each.name).slot in GRADIENTS and not each.unreached]
-        if not any(each.counts for each in left):
-            return ()
-        common = {row.layer for row in self.rows}
-        return tuple(each for each in left if each.counts or place_of(each.name).layer in common)
-
-    @cached_property
     def unreached(self) -> tuple[Leftover, ...]:
-        """Return the sites of one side that the other never came to: its recording was cut off."""
-        return tuple(each for each in self.leftovers if each.unreached)
+        """Return the tensors of one side that the other never came to: its recording was cut off."""
+        return tuple(leftover for leftover in self.leftovers if leftover.reason is LeftoverReason.UNREACHED)
+
+    @property
+    def has_guesses(self) -> bool:
+        """Return True if a pair in the rows is guessed and does not agree."""
+        return any(is_guess(pair) and not pair.verdict.passed for row in self.rows for pair in row.pairs)
+
+    def share_of_scale(self, pair: Pair) -> float | None:
+        """Return the largest difference of a gradient as a share of the largest gradient of all."""
+        scale = self.summary.gradient_scale
+        return pair.metrics.max_abs / scale if pair.metrics and scale else None
 
 
-def recorded(comparison: Comparison) -> tuple[Recorded, ...]:
+def view_recordings(comparison: Comparison) -> tuple[RecordingView, ...]:
     """Return the view of every candidate."""
-    return tuple(_view(comparison, side) for side in comparison.candidates)
+    views = []
+    for side in comparison.candidates:
+        pairs = sorted(comparison.pairs_of(side.label), key=lambda pair: pair.order)
+        view = RecordingView(
+            candidate=side,
+            pairs=tuple(pairs),
+            leftovers=tuple(comparison.leftovers_of(side.label)),
+            first=comparison.first_divergences.get(side.label),
+            summary=summarise_recording(comparison, side.label),
+        )
+        views.append(view)
+    return tuple(views)
 
 
-def _view(comparison: Comparison, side: Side) -> Recorded:
-    pairs = [pair for pair in comparison.pairs if pair.candidate == side.label]
-    left = tuple(each for each in comparison.leftovers if each.candidate == side.label)
-    first = comparison.first_divergences.get(side.label, {}).get("name")
-    return Recorded(side, tuple(sorted(pairs, key=lambda pair: pair.order)), left, first, comparison.unread(side.label))
+def largest_difference(pairs: Iterable[Pair]) -> float | None:
+    """Return the largest difference of all pairs that have one."""
+    sizes = (pair.metrics.max_abs for pair in pairs if pair.metrics and has_difference(pair))
+    return max((size for size in sizes if not math.isnan(size)), default=None)
 
 
-def _worst_by_label(pairs: Iterable[Pair], slot: str) -> dict[str, Pair]:
-    found: dict[str, Pair] = {}
+def has_difference(pair: Pair) -> bool:
+    """Return False where the difference is zero only because what is not finite does not enter it."""
+    return pair.metrics is not None and not (pair.verdict is Verdict.NOT_FINITE and pair.metrics.max_abs == 0)
+
+
+def _worst_by_label(pairs: Iterable[Pair], slot: Slot) -> dict[str, Pair]:
+    worst: dict[str, Pair] = {}
     for pair in pairs:
-        if pair.slot == slot:
-            label = place_of(pair.name, slot).label
-            known = found.setdefault(label, pair)
-            found[label] = max(known, pair, key=lambda each: each.severity)
-    return found
+        if pair.slot is slot:
+            label = label_pair(pair)
+            worst[label] = max(worst.get(label, pair), pair, key=lambda item: item.severity)
+    return worst
 
 
 def _is_of_model(pair: Pair) -> bool:
-    return pair.slot == "loss" or (pair.slot in _MODEL_SLOTS and place_of(pair.name, pair.slot).of_model)
+    return pair.slot is Slot.LOSS or pair.is_input or pair.is_final_output
 
 
-def _is_final(left: Leftover) -> bool:
-    place = place_of(left.name)
-    return place.slot == "output" and place.of_model
-
-
-def _layers(places: Iterable[Place], slot: str) -> set[str]:
-    return {place.layer for place in places if place.slot == slot}
-
-
-def _rate(name: str, unit: str, pairs: Sequence[Pair], unreached: int = 0, missing: int = 0) -> Rate:
-    matched = sum(pair.verdict.passed for pair in pairs)
-    return Rate(name, unit, matched, len(pairs) + unreached + missing, unreached, missing)
-
-
-def _layer_rate(name: str, sides: Iterable[tuple[str, Pair | None]], lost: set[str], missing: set[str]) -> Rate:
-    """Count layers; one with several outputs matches if all of them do."""
-    passed: dict[str, bool] = dict.fromkeys(missing, False)
-    for layer, pair in sides:
-        if pair:
-            passed[layer] = passed.get(layer, True) and pair.verdict.passed
-    unreached = len(lost - passed.keys())
-    return Rate(name, "layer", sum(passed.values()), len(passed) + unreached, unreached, len(missing))
-
-
-_MOST_OUTPUTS = 20  # some models return every hidden state
-
-
-def model_rows(view: Recorded, most: int) -> list[Pair]:
+def choose_model_rows(view: RecordingView, most: int) -> list[Pair]:
     """Return at most so many inputs of the model, and its outputs and loss: they are the point and always shown."""
-    inputs = [pair for pair in view.model if pair.slot == "model_input"][:most]
-    results = [pair for pair in view.model if pair.slot != "model_input"]
-    worst = sorted(results, key=lambda pair: (pair.slot == "loss", *pair.severity), reverse=True)
+    inputs = [pair for pair in view.model if pair.is_input][:most]
+    results = [pair for pair in view.model if not pair.is_input]
+    worst = sorted(results, key=lambda pair: (pair.slot is Slot.LOSS, *pair.severity), reverse=True)
     chosen = {pair.order for pair in worst[: max(most, _MOST_OUTPUTS)]}
     return [*inputs, *(pair for pair in results if pair.order in chosen)]
 
 
-def worst_gradients(view: Recorded) -> list[Pair]:
+def rank_gradients(view: RecordingView) -> list[Pair]:
     """Return the gradients of the parameters, those that do not match first, then by their share of the scale."""
 
-    def key(pair: Pair) -> tuple[object, ...]:
-        share = view.of_scale(pair)
-        known = share is not None and not math.isnan(share)
-        return pair.verdict.passed, -share if known and share else 0.0, natural_key(pair.name)
+    def sort_key(pair: Pair) -> tuple[object, ...]:
+        share = view.share_of_scale(pair)
+        size = -share if share and not math.isnan(share) else 0.0
+        return pair.verdict.passed, size, natural_key(pair.name)
 
-    return sorted(view.gradients, key=key)
-
-
-_DETAILED = 3
+    return sorted(view.parameter_gradients, key=sort_key)
 
 
-def in_detail(view: Recorded, top: int, verbose: bool = False) -> tuple[list[Pair], str]:
-    """Return what is shown with all its numbers, and what is to be said of the rest."""
-    found = worth_detail(view)
-    shown = found[: top if verbose else min(_DETAILED, top)]
-    more = len(found) - len(shown)
-    options = [*([] if verbose else ["--verbose"]), *([f"--top {len(found)}"] if len(found) > top else [])]
-    return shown, f"and {more:,} more; {' '.join(options)} shows them" if more else ""
+def choose_details(view: RecordingView, top: int, verbose: bool = False) -> tuple[list[Pair], str]:
+    """Return the pairs shown with all their numbers (where the runs part, then the worst), and how to see the rest."""
+    failing = []
+    for row in view.rows:
+        failing += [pair for pair in row.pairs if not pair.verdict.passed and pair.metrics and not is_guess(pair)]
+    failing.sort(key=lambda pair: (view.is_first(pair), *pair.severity), reverse=True)
+    shown = failing[: top if verbose else min(_DETAILED, top)]
+    hidden = len(failing) - len(shown)
+    options = [] if verbose else ["--verbose"]
+    if len(failing) > top:
+        options.append(f"--top {len(failing)}")
+    return shown, f"{hidden:,} more: use {' '.join(options)}" if hidden else ""
 
 
-def worth_detail(view: Recorded) -> list[Pair]:
-    """Return the outputs and gradients worth all their numbers: where the runs part, then the worst."""
-    failing = [pair for row in view.rows for pair in row.pairs if not pair.verdict.passed and pair.metrics]
-    return sorted(failing, key=lambda pair: (pair.name == view.first, *pair.severity), reverse=True)
+def choose_rows(rows: Sequence[Row], most: int) -> list[Row | Gap]:
+    """Return at most so many rows in order: those around the first divergence and the worst; gaps for the rest."""
+    if len(rows) <= most:
+        return list(rows)
+    wanted = dict.fromkeys((*_rows_around_first(rows, most), *_worst_rows(rows)))
+    chosen = sorted([index for index in wanted if 0 <= index < len(rows)][:most])
+    shown: list[Row | Gap] = []
+    last = -1
+    for index in [*chosen, len(rows)]:
+        if index == last + 2:
+            shown.append(rows[last + 1])  # a gap would take as much room
+        elif index > last + 1:
+            shown.append(Gap(tuple(rows[last + 1 : index])))
+        if index < len(rows):
+            shown.append(rows[index])
+        last = index
+    return shown
+
+
+def _rows_around_first(rows: Sequence[Row], most: int) -> Iterator[int]:
+    """Yield the rows about the first divergence, the nearest first; of a composite also where it starts inside."""
+    first = next((index for index, row in enumerate(rows) if row.first), None)
+    if first is None:
+        return
+    failing = (index for index, row in enumerate(rows) if row.forward and not row.passed)
+    start = min(first, next(failing, first))
+    yield from (first, start, *range(start - 1, start - 1 - _BEFORE, -1))
+    yield from range(start + 1, start + most // 2)
+
+
+def _worst_rows(rows: Sequence[Row]) -> list[int]:
+    unequal = [index for index, row in enumerate(rows) if row.worst.verdict is not Verdict.IDENTICAL]
+    return sorted(unequal, key=lambda index: (not rows[index].passed, *rows[index].worst.severity), reverse=True)

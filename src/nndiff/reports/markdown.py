@@ -2,153 +2,422 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from nndiff.reports import ReportOptions, recording_markdown, wording
-from nndiff.reports.markdown_parts import code, escaped, middle, table
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side
-from nndiff.verdict import Outcome
+from nndiff.reports import ReportOptions, wording
+from nndiff.reports.figures import (
+    format_mismatched,
+    format_name,
+    format_number,
+    format_shape,
+    format_shapes,
+    join_sides,
+    measure,
+    measure_max_abs,
+)
+from nndiff.reports.layers import (
+    Gap,
+    GapSide,
+    RecordingView,
+    Row,
+    choose_details,
+    choose_model_rows,
+    choose_rows,
+    label_pair,
+    rank_gradients,
+    view_recordings,
+)
+from nndiff.result import SIDES, Comparison, Finding, Pair, Side
+from nndiff.text import printable
+from nndiff.tolerance import round_up
+from nndiff.verdict import Outcome, Verdict
+
+_LONGEST = 120  # characters of a name
+_PLAIN_CODE = re.compile(r"[A-Za-z0-9_.:/()\[\], +=×→-]+")
+# all but what is plain in running text; `://` and `www.` would become links
+_NOT_PLAIN = re.compile(r"[^\w .,;:?()/+=%×→–…≈✓✗-]|_|:(?=//)|(?<=www)\.")
+
+Section = Callable[[Comparison, ReportOptions], Iterable[str]]
 
 
 class MarkdownReport:
-    """Render the verdict, the worst rows and what is left over."""
+    """Render the verdict, its cause, the worst rows and what is left over."""
 
     name = "md"
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        sections = RECORDING_SECTIONS if wording.is_recording(comparison) else SECTIONS
-        shown = sections[:1] if options.quiet else sections
-        blocks = ("\n".join(section(comparison, options)).rstrip() for section in shown)
+        if options.quiet:
+            return f"{_format_headline(comparison)}\n"
+        sections = RECORDING_SECTIONS if wording.shows_layers(comparison) else SECTIONS
+        blocks = ["\n".join(section(comparison, options)).strip("\n") for section in sections]
         return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _headline(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    sign = wording.OUTCOME_SIGNS[comparison.outcome]
-    yield f"**{sign} nndiff: {wording.headline(comparison)}**"
-    if options.quiet:
+def format_code(text: str) -> str:
+    """Return a name as code that no markdown, HTML or mention in it can get out of."""
+    safe = cut_middle(format_name(text))
+    if _PLAIN_CODE.fullmatch(safe) and safe == safe.strip():
+        return f"`{safe}`"
+    return f"<code>{escape_text(safe)}</code>"
+
+
+def escape_text(text: str) -> str:
+    """Return text in which every character that could mean something is an HTML entity."""
+    return _NOT_PLAIN.sub(lambda match: f"&#{ord(match[0])};", printable(text))
+
+
+def cut_middle(text: str) -> str:
+    """Return text short enough for a table, cut in its middle."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def _format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table without its empty columns; a title that ends in a colon is aligned right."""
+    columns = [index for index in range(len(titles)) if any(row[index] for row in rows)]
+    if not columns:
         return
-    if wording.is_recording(comparison):
-        yield from recording_markdown.first_divergence(comparison)
-        return
-    for place in wording.divergences(comparison):
+    yield _format_cells(titles[index].rstrip(":") for index in columns)
+    yield _format_cells("---:" if titles[index].endswith(":") else "---" for index in columns)
+    for row in rows:
+        yield _format_cells(row[index] for index in columns)
+
+
+def _format_cells(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _format_hidden(number: int) -> Iterator[str]:
+    if number > 0:
+        yield from ("", f"and {number:,} more")
+
+
+def _format_title(text: str, comparison: Comparison, view: RecordingView) -> Iterator[str]:
+    yield ""
+    yield f"**{text}**" + (f", {format_code(view.candidate.label)}" if len(comparison.candidates) > 1 else "")
+    yield ""
+
+
+# -- verdict, first divergence, findings ------------------------------------------------------------------------------
+
+
+def _format_headline(comparison: Comparison) -> str:
+    return f"**{wording.OUTCOME_SIGNS[comparison.outcome]} nndiff: {escape_text(wording.headline(comparison))}**"
+
+
+def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    yield _format_headline(comparison)
+    for divergence in wording.describe_divergences(comparison):
         yield ""
-        yield f"First divergence: {code(place)}"
+        what = f": {escape_text(cut_middle(divergence.what))}" if divergence.what else ""
+        yield f"> **First divergence:** {format_code(divergence.name)}{what}"
+        yield ">"  # a quotation, lest its list runs into the next
+        yield f"> - why: {escape_text(divergence.why)}"
+        for label, text in divergence.facts:
+            as_code = label in ("source", "settings")
+            yield f"> - {label}: {format_code(text) if as_code else escape_text(text)}"
+    if wording.shows_layers(comparison):
+        for view in view_recordings(comparison):
+            extra = wording.describe_extra_outputs(comparison, view)
+            if extra:
+                against = f", against {format_code(view.candidate.label)}" if len(comparison.candidates) > 1 else ""
+                yield from ("", f"Extra outputs: {escape_text(extra)}{against}")
 
 
-def _facts(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    yield _side(comparison, "reference", comparison.reference)
+def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    for finding in comparison.findings:
+        yield _format_finding(finding, len(comparison.candidates) > 1)
+
+
+def _format_finding(finding: Finding, many: bool) -> str:
+    cause = printable(finding.cause)
+    certainty = wording.describe_finding(finding).removeprefix(cause)
+    text = f"- **{escape_text(cause)}**{escape_text(certainty)}"
+    if many and finding.candidate:
+        text += f" against {format_code(finding.candidate)}"
+    if finding.where:
+        text += f" in {', '.join(map(format_code, finding.where[:3]))}{' …' if len(finding.where) > 3 else ''}"
+    if finding.evidence:
+        text += f": {escape_text(wording.end_sentence(finding.evidence))}"
+    if finding.repair:
+        text += f" Repair: {escape_text(wording.end_sentence(finding.repair))}"
+    return text
+
+
+# -- sides and facts --------------------------------------------------------------------------------------------------
+
+
+def _show_facts(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    yield _format_side(comparison, "reference", comparison.reference)
     if len(comparison.candidates) == 1:
-        yield _side(comparison, "candidate", comparison.candidates[0])
-    yield f"- tolerance: `{wording.tolerance(comparison)}`"
+        yield _format_side(comparison, "candidate", comparison.candidates[0])
+    yield f"- tolerance: {format_code(wording.describe_tolerance(comparison))}"
+    rules = wording.describe_rules(comparison)
+    if rules:
+        yield f"- rules: {format_code(rules)}"
     if comparison.pairs:
-        yield f"- {wording.tally(comparison.totals)}"
+        yield f"- {wording.tally_verdicts(comparison.totals)}"
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield f"- passes at: `{wording.passing(comparison)}`"
-    yield from (f"- note: {escaped(middle(note))}" for note in wording.notes(comparison))
+        yield f"- passes at: {format_code(wording.describe_passing(comparison))}"
+    for note in wording.list_notes(comparison):
+        yield f"- note: {escape_text(cut_middle(note))}"
 
 
-def _side(comparison: Comparison, role: str, side: Side) -> str:
-    if wording.is_recording(comparison):
-        return recording_markdown.side(role, side)
-    facts = ", ".join(fact for fact in wording.side_counts(side) if fact)
-    return f"- {role}: {code(wording.side_name(side))} ({escaped(side.kind)}, {facts})"
+def _format_side(comparison: Comparison, role: str, side: Side) -> str:
+    facts = [escape_text(fact) for fact in wording.describe_side(side, wording.shows_layers(comparison)) if fact]
+    return f"- {role}: {format_code(wording.name_side(side))} ({', '.join(facts)})"
 
 
-def _candidates(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    if len(comparison.candidates) > 1:
-        parts = [wording.part_of(comparison, side) for side in comparison.candidates]
-        yield from table(("verdict", "candidate", "differ:", "left over:", "passes at:"), map(_candidate, parts))
+def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    if len(comparison.candidates) < 2:
+        return
+    rows = []
+    for side in comparison.candidates:
+        part = wording.select_candidate(comparison, side)
+        totals, needed = part.totals, part.needed_tolerance
+        rows.append(
+            [
+                f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}",
+                format_code(wording.name_side(side)),
+                f"{totals.pairs - totals.matched:,} of {totals.pairs:,}",
+                f"{totals.only_reference + totals.only_candidate:,}",
+                "none" if needed is None else round_up(needed),
+            ]
+        )
+    yield from _format_table(("verdict", "candidate", "differ:", "left over:", "passes at:"), rows)
 
 
-def _candidate(part: Comparison) -> list[str]:
-    totals, needed = part.totals, part.needed_tolerance
-    return [
-        f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}",
-        code(wording.side_name(part.candidates[0])),
-        f"{totals.pairs - totals.matched:,} of {totals.pairs:,}",
-        f"{totals.only_reference + totals.only_candidate:,}",
-        "none" if needed is None else wording.rounded_up(needed),
-    ]
+# -- the tensors of files ---------------------------------------------------------------------------------------------
 
 
-def _rows(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    shown, hidden = wording.rows(comparison, options.top, options.verbose)
+def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
     many = len(comparison.candidates) > 1
-    titles = ("verdict", "tensor", "candidate", "max abs:", "max rel:", "out:", "shape", "dtype", "matched by")
-    yield from table(titles, [_row(pair, many) for pair in shown])
-    if hidden:
-        yield ""
-        yield f"and {hidden:,} more"
+    titles = (
+        "verdict",
+        "tensor",
+        "candidate",
+        "max abs:",
+        "max rel:",
+        "out:",
+        "shape",
+        "dtype",
+        "matched by",
+        "remark",
+    )
+    rows = []
+    for pair in shown:
+        rows.append(
+            [
+                wording.describe_verdict(pair),
+                format_code(pair.name),
+                format_code(pair.candidate) if many else "",
+                format_number(measure_max_abs(pair)),
+                format_number(measure(pair, "max_rel")),
+                _format_share(pair),
+                format_shapes(pair),
+                escape_text(join_sides(*pair.dtype)) if pair.dtype[0] != pair.dtype[1] else "",
+                escape_text(cut_middle(wording.describe_pairing(pair))),
+                escape_text(wording.describe_remark(pair)),
+            ]
+        )
+    yield from _format_table([*titles, "remark"], rows)
+    yield from _format_hidden(hidden)
 
 
-def _row(pair: Pair, many: bool) -> list[str]:
-    return [
-        f"{wording.SIGNS[pair.verdict]} {pair.verdict.value}",
-        code(pair.name) + (f" {escaped(pair.slot)}" if pair.slot else ""),
-        code(pair.candidate) if many else "",
-        wording.number(wording.measured(pair, "max_abs")),
-        wording.number(wording.measured(pair, "max_rel")),
-        wording.mismatched(pair).replace("<", "&lt;").replace(">", "&gt;"),
-        wording.both(*map(wording.shape, pair.shape)),
-        escaped(wording.both(*pair.dtype)) if pair.dtype[0] != pair.dtype[1] else "",
-        escaped(middle(wording.pairing(pair))),
-    ]
+def _format_share(pair: Pair) -> str:
+    return format_mismatched(pair).replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _groups(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+def _show_groups(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     rows = []
     for name, pattern in comparison.groups.items():
         totals = comparison.totals_of_group(name)
-        rows.append([code(name), code(pattern), f"{totals.pairs:,}", f"{totals.matched:,}", wording.match_rate(totals)])
-    yield from table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
+        rate = wording.format_match_rate(totals)
+        rows.append([format_code(name), format_code(pattern), f"{totals.pairs:,}", f"{totals.matched:,}", rate])
+    yield from _format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
 
 
-def _findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    yield from (_finding(each, wording.finding_about(comparison, each)) for each in comparison.findings)
+def _show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    for side in SIDES:
+        leftovers = wording.rank_leftovers(comparison.leftovers, side)
+        if not leftovers:
+            continue
+        yield from (f"<details><summary>{wording.title_leftovers(leftovers, side)}</summary>", "")
+        for leftover in leftovers:
+            against = f", against {format_code(leftover.candidate)}" if len(comparison.candidates) > 1 else ""
+            hint = escape_text(wording.explain_leftover(leftover))
+            size = f"{format_shape(leftover.shape)} {escape_text(leftover.dtype)}"
+            yield f"- {format_code(leftover.name)} ({size}{against})" + (f": {hint}" if hint else "")
+        yield from ("", "</details>")
 
 
-def _finding(finding: Finding, about: str) -> str:
-    harmless = ", harmless" if finding.harmless else ""
-    where = ", ".join(map(code, finding.where[:3])) + (" …" if len(finding.where) > 3 else "")
-    repair = f" Repair: {escaped(wording.sentence(finding.repair))}" if finding.repair else ""
-    sure = f"({finding.confidence:.0%} sure{harmless})"
-    against = f" against {code(about)}" if about else ""
-    place = f" in {where}" if where else ""
-    return (
-        f"- **{escaped(finding.cause)}** {sure}{against}{place}: {escaped(wording.sentence(finding.evidence))}{repair}"
-    )
+# -- the layers of recordings -----------------------------------------------------------------------------------------
 
 
-def _left(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    for side in ("reference", "candidate"):
-        left = wording.ordered(comparison.leftovers, side)
-        if left:
-            yield from _folded(wording.leftover_title(left, side), left, len(comparison.candidates) > 1)
+def _show_summary(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    for view in view_recordings(comparison):
+        yield from _format_title("Summary", comparison, view)
+        yield f"- output: {escape_text(wording.describe_outputs(view))}"
+        for rate in view.summary.rates:
+            yield f"- {wording.label_rate(rate).replace('_', ' ')}: {escape_text(wording.describe_rate(rate))}"
+        if view.unreached:
+            yield f"- cut off: {escape_text(wording.describe_cut_off(view))}"
+        good, text = wording.close_summary(comparison, view)
+        yield f"- {'✓' if good else '✗'} {escape_text(cut_middle(text))}"
 
 
-def _folded(title: str, left: Sequence[Leftover], many: bool) -> Iterator[str]:
-    yield from (f"<details><summary>{title}</summary>", "")
-    for each in left:
-        of = f", against {code(each.candidate)}" if many else ""
-        hint = f": {escaped(middle(each.hint))}" if each.hint else ""
-        yield f"- {code(each.name)} ({wording.shape(each.shape)} {escaped(each.dtype)}{of}){hint}"
-    yield from ("", "</details>")
+_TENSOR_TITLES = ("max abs:", "out:", "rel l2:", "shape", "remark")
 
 
-Section = Callable[[Comparison, ReportOptions], Iterable[str]]
-SECTIONS: tuple[Section, ...] = (_headline, _facts, _candidates, _rows, _groups, _findings, _left)
+def _tensor_row(pair: Pair, name: str) -> list[str]:
+    return [
+        wording.describe_verdict(pair),
+        name,
+        format_number(measure_max_abs(pair)),
+        _format_share(pair),
+        format_number(measure(pair, "rel_l2")),
+        format_shapes(pair),
+        escape_text(wording.describe_remark(pair)),
+    ]
+
+
+def _show_model(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    for view in view_recordings(comparison):
+        shown = view.model if options.verbose else choose_model_rows(view, options.top)
+        if shown:
+            yield from _format_title("Inputs and outputs", comparison, view)
+            rows = [_tensor_row(pair, escape_text(cut_middle(wording.label_model_pair(pair)))) for pair in shown]
+            yield from _format_table(("verdict", "model", *_TENSOR_TITLES), rows)
+            yield from _format_hidden(len(view.model) - len(shown))
+
+
+def _show_layers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    for view in view_recordings(comparison):
+        if not view.rows:
+            continue
+        yield from _format_title("Layers", comparison, view)
+        yield wording.count_layers(view)
+        if all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows) and not options.verbose:
+            continue
+        shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
+        titles = ("layer", "forward", "max abs:", "backward", "max abs:", "shape", "matched by", "remark")
+        has_gradients = any(row.backward for row in view.rows)
+        yield ""
+        yield from _format_table(titles, [_layer_row(row, has_gradients) for row in shown])
+
+
+def _layer_row(row: Row | Gap, has_gradients: bool) -> list[str]:
+    if isinstance(row, Gap):
+        return [row.text, *_gap_cells(row.forward), *_gap_cells(row.backward), "", "", ""]
+    name = format_code(row.label)
+    remarks = dict.fromkeys(wording.describe_remark(pair) for pair in row.pairs)
+    return [
+        f"**▶ {name} first divergence**" if row.first else name,
+        *_direction_cells(row.forward, True),
+        *_direction_cells(row.backward, has_gradients),
+        format_shapes(row.pairs[0]),
+        escape_text(cut_middle(wording.describe_row_pairing(row))),
+        escape_text("; ".join(remark for remark in remarks if remark)),
+    ]
+
+
+def _direction_cells(pair: Pair | None, recorded: bool) -> tuple[str, str]:
+    if pair is None:
+        return "–" if recorded else "", ""
+    return wording.describe_verdict(pair), format_number(measure_max_abs(pair))
+
+
+def _gap_cells(side: GapSide | None) -> tuple[str, str]:
+    if side is None:
+        return "", ""
+    failing = f" {side.failing:,}" if side.failing else ""
+    return wording.SIGNS[side.worst] + failing, format_number(side.max_abs)
+
+
+def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    """Yield the gradients of the parameters, those that do not match first."""
+    for view in view_recordings(comparison):
+        unequal = rank_gradients(view)
+        if not options.verbose:
+            unequal = [pair for pair in unequal if pair.verdict is not Verdict.IDENTICAL]
+        shown = unequal if options.verbose else unequal[: options.top]
+        if not shown:
+            continue
+        yield from _format_title("Parameter gradients", comparison, view)
+        titles = ("verdict", "parameter", "max abs:", "rel to scale:", "out:", "shape", "matched by", "remark")
+        rows = []
+        for pair in shown:
+            rows.append(
+                [
+                    wording.describe_verdict(pair),
+                    format_code(label_pair(pair)),
+                    format_number(measure_max_abs(pair)),
+                    format_number(view.share_of_scale(pair)),
+                    _format_share(pair),
+                    format_shapes(pair),
+                    escape_text(cut_middle(wording.describe_pairing(pair))),
+                    escape_text(wording.describe_remark(pair)),
+                ]
+            )
+        yield from _format_table(titles, rows)
+        yield ""
+        yield f"The scale: the largest of all gradients is {format_number(view.summary.gradient_scale)}."
+        yield from _format_hidden(len(unequal) - len(shown))
+
+
+def _show_other_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    for view in view_recordings(comparison):
+        pairs = wording.rank_pairs(view.other_pairs)
+        if not options.verbose:
+            pairs = [pair for pair in pairs if not pair.verdict.passed]
+        shown = pairs if options.verbose else pairs[: options.top]
+        if shown:
+            yield from _format_title("Other tensors", comparison, view)
+            rows = [_tensor_row(pair, format_code(pair.name)) for pair in shown]
+            yield from _format_table(("verdict", "tensor", *_TENSOR_TITLES), rows)
+            yield from _format_hidden(len(pairs) - len(shown))
+
+
+def _show_details(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    """Yield all numbers of the worst layers, folded."""
+    for view in view_recordings(comparison):
+        shown, hidden = choose_details(view, options.top, options.verbose)
+        if not shown:
+            continue
+        against = f", {escape_text(cut_middle(view.candidate.label))}" if len(comparison.candidates) > 1 else ""
+        yield from (f"<details><summary>mismatched layers in detail{against}</summary>", "")
+        for pair in shown:
+            yield f"- {format_code(wording.title_details(pair))}"
+            for label, text in wording.describe_numbers(pair, view):
+                yield f"  - {label}: {escape_text(' '.join(text.split()))}"
+        if hidden:
+            yield from ("", hidden)
+        yield from ("", "</details>")
+
+
+SECTIONS: tuple[Section, ...] = (
+    _show_headline,
+    _show_findings,
+    _show_facts,
+    _show_candidates,
+    _show_pairs,
+    _show_groups,
+    _show_leftovers,
+)
 RECORDING_SECTIONS: tuple[Section, ...] = (
-    _headline,
-    _facts,
-    _candidates,
-    recording_markdown.summary,
-    _findings,
-    recording_markdown.model,
-    recording_markdown.layers,
-    recording_markdown.gradients,
-    recording_markdown.others,
-    recording_markdown.details,
-    _groups,
-    _left,
+    _show_headline,
+    _show_findings,
+    _show_facts,
+    _show_candidates,
+    _show_summary,
+    _show_model,
+    _show_layers,
+    _show_gradients,
+    _show_other_pairs,
+    _show_details,
+    _show_groups,
+    _show_leftovers,
 )

@@ -1,20 +1,69 @@
-"""Writing reports: whole or not at all, beside the target and then renamed; standard output that may be closed."""
+"""Where reports go: standard output, which may be closed, or a file, which is written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nndiff.errors import ReportError
-from nndiff.reports.sink import Sink
+from nndiff.errors import ReportError, UsageError
+
+PLAIN_WIDTH = 100  # columns where there is no terminal: files, pipes, logs
+NARROWEST = 20
 
 # What stands in for our own signs where the terminal cannot show them: one column each, so tables stay straight.
-_PLAIN = str.maketrans({"✓": "+", "✗": "x", "≈": "~", "…": "~", "×": "x", "→": ">", "─": "-", "–": "-"})
+_ASCII_SIGNS = str.maketrans(
+    {"✓": "+", "✗": "x", "≈": "~", "…": "~", "×": "x", "→": ">", "─": "-", "–": "-", "▶": ">", "⋮": ":"}
+)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Name a place for a report; `path` None is standard output."""
+
+    path: str | None
+    width: int = PLAIN_WIDTH
+    color: bool = False
+
+    @property
+    def key(self) -> str | None:
+        """Return what is equal for two spellings of one place."""
+        return None if self.path is None else os.path.realpath(self.path)
+
+    def refuse_to_overwrite(self, files: Iterable[str | os.PathLike[str]], reason: str) -> None:
+        """Raise if writing here would overwrite one of these files."""
+        if self.path is None:
+            return
+        for file in files:
+            try:
+                same = os.path.samefile(self.path, file)
+            except (OSError, ValueError):  # a label need not be a file
+                continue
+            if same:
+                raise UsageError(f"{self.path}: {reason}; a report would overwrite it: give another path")
+
+
+def get_stdout_sink() -> Sink:
+    """Return the sink of standard output, as wide and colourful as what reads it."""
+    try:
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    except ValueError:  # closed
+        is_terminal = False
+    width = PLAIN_WIDTH
+    if is_terminal or os.environ.get("COLUMNS"):  # COLUMNS is how a person sets the width of a pipe
+        width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
+    if os.environ.get("NO_COLOR"):
+        color = False
+    elif os.environ.get("FORCE_COLOR"):
+        color = True
+    else:
+        color = is_terminal and os.environ.get("TERM") != "dumb"
+    return Sink(None, max(width, NARROWEST), color)
 
 
 @dataclass(frozen=True)
@@ -29,17 +78,19 @@ class Output:
 def write_outputs(outputs: Sequence[Output]) -> None:
     """Write documents: all temporary files first, then the renames, standard output last."""
     with contextlib.ExitStack() as stack:
-        files = [output for output in outputs if output.sink.path is not None]
-        staged = [stack.enter_context(_staged(str(output.sink.path), output.text)) for output in files]
-        for each in staged:
-            each.commit()
+        staged_files = []
+        for output in outputs:
+            if output.sink.path is not None:
+                staged_files.append(stack.enter_context(_stage_file(output.sink.path, output.text)))
+        for staged in staged_files:
+            staged.commit()
     for output in outputs:
         if output.sink.path is None:
             print_text(output.text, output.for_people)
 
 
 @dataclass
-class _Staged:
+class _StagedFile:
     """Know a written temporary file and the place it is meant for."""
 
     path: str  # as the user spelled it, for messages
@@ -48,27 +99,28 @@ class _Staged:
     text: str
 
     def commit(self) -> None:
-        with _troubles(self.path):
+        with _explain_trouble(self.path):
             if self.temporary is not None:
                 os.replace(self.temporary, self.target)
                 self.temporary = None
             else:
                 with open(self.target, "wb") as file:
-                    file.write(_utf8(self.text))
+                    file.write(_encode_utf8(self.text))
 
 
 @contextlib.contextmanager
-def _staged(path: str, text: str) -> Iterator[_Staged]:
-    with _troubles(path):
-        mode = _mode(path)
+def _stage_file(path: str, text: str) -> Iterator[_StagedFile]:
+    with _explain_trouble(path):
+        mode = _check_target(path)
         # a device or pipe cannot be replaced by a file: it is written straight
         special = mode is not None and (not stat.S_ISREG(mode) or path.startswith(("/dev/", "/proc/")))
         target = path if special else os.path.realpath(path)
-        staged = _Staged(path, target, None if special else _temporary(target), text)
+        beside = os.path.join(os.path.dirname(target), f".nndiff-{os.urandom(8).hex()}.tmp")
+        staged = _StagedFile(path, target, None if special else beside, text)
     try:
         if staged.temporary is not None:
-            with _troubles(path):
-                _fill(staged.temporary, text, mode)
+            with _explain_trouble(path):
+                _fill_temporary(staged.temporary, text, mode)
         yield staged
     finally:
         if staged.temporary is not None:
@@ -76,8 +128,8 @@ def _staged(path: str, text: str) -> Iterator[_Staged]:
                 os.unlink(staged.temporary)
 
 
-def _mode(path: str) -> int | None:
-    """Return the mode of what is there, or None; refuse what must not be replaced."""
+def _check_target(path: str) -> int | None:
+    """Return the mode of what is at this path, or None; refuse what must not be replaced."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -92,15 +144,11 @@ def _mode(path: str) -> int | None:
     return mode
 
 
-def _temporary(target: str) -> str:
-    return os.path.join(os.path.dirname(target), f".nndiff-{os.urandom(8).hex()}.tmp")
-
-
-def _fill(temporary: str, text: str, mode: int | None) -> None:
+def _fill_temporary(temporary: str, text: str, mode: int | None) -> None:
     # os.open and not mkstemp: a new file gets the permissions the umask gives, not 0600
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     with open(descriptor, "wb") as file:
-        file.write(_utf8(text))
+        file.write(_encode_utf8(text))
         file.flush()
         os.fsync(file.fileno())
     if mode is not None:
@@ -108,7 +156,7 @@ def _fill(temporary: str, text: str, mode: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _troubles(path: str) -> Iterator[None]:
+def _explain_trouble(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -117,7 +165,7 @@ def _troubles(path: str) -> Iterator[None]:
 
 
 def print_text(text: str, for_people: bool = True) -> None:
-    """Write text to standard output, or say in a sentence why that cannot be."""
+    """Write text to standard output, or raise a ReportError that says why it cannot be written."""
     stream = sys.stdout
     if stream is None or getattr(stream, "closed", False):
         raise ReportError("cannot write to standard output: it is closed")
@@ -127,7 +175,7 @@ def print_text(text: str, for_people: bool = True) -> None:
             stream.write(text)
         else:
             stream.flush()
-            buffer.write(_encoded(text, for_people, stream.encoding or "utf-8"))
+            buffer.write(_encode_text(text, stream.encoding or "utf-8") if for_people else _encode_utf8(text))
         stream.flush()
     except BrokenPipeError:
         silence_stdout()  # the reader, say `head`, has seen enough
@@ -135,15 +183,6 @@ def print_text(text: str, for_people: bool = True) -> None:
         silence_stdout()
         trouble = (error.strerror or str(error)).lower()
         raise ReportError(f"cannot write to standard output: {trouble}") from None
-
-
-def _encoded(text: str, for_people: bool, encoding: str) -> bytes:
-    if not for_people:
-        return _utf8(text)
-    try:
-        return text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(_PLAIN).encode(encoding, "backslashreplace")
 
 
 def silence_stdout() -> None:
@@ -154,5 +193,12 @@ def silence_stdout() -> None:
         os.close(nowhere)
 
 
-def _utf8(text: str) -> bytes:
+def _encode_text(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII_SIGNS).encode(encoding, "backslashreplace")
+
+
+def _encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # half a surrogate pair has no UTF-8

@@ -22,17 +22,12 @@ class TerminalReport:
     name = "terminal"
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
-        """Return the whole document."""
-        if options.quiet:
-            return _verdict(comparison, bool(options.color))
-        from nndiff.reports.terminal_sections import document
+        """Return the whole document; quiet is one line, however narrow the terminal is."""
+        if not options.quiet:
+            from nndiff.reports.terminal_sections import render_sections
 
-        return document(comparison, options)
-
-
-def _verdict(comparison: Comparison, color: bool) -> str:
-    """Return the verdict on one line, however narrow the terminal is."""
-    verdict, status = wording.verdict_line(comparison)
-    if not color:
-        return f"{verdict}{status}\n"
-    return f"{_BOLD[comparison.outcome]}{verdict}{_PLAIN}{_DIM}{status}{_PLAIN}\n"
+            return render_sections(comparison, options)
+        verdict, status = wording.verdict_line(comparison)
+        if not options.color:
+            return f"{verdict}{status}\n"
+        return f"{_BOLD[comparison.outcome]}{verdict}{_PLAIN}{_DIM}{status}{_PLAIN}\n"

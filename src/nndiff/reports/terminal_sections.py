@@ -1,42 +1,83 @@
-"""The sections of the report at a terminal: the verdict first, then why."""
+"""The sections of the report at a terminal: verdict, first divergence and findings first, then the evidence."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from nndiff.reports import ReportOptions, wording
-from nndiff.reports.grid import ALWAYS, Cell, Column, lines, shorten
-from nndiff.reports.terminal_parts import LABEL, OUTCOME_STYLES, STYLES, Section, entry, more, name_width
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side
+from nndiff.reports.figures import (
+    format_mismatched,
+    format_name,
+    format_number,
+    format_shape,
+    format_shapes,
+    format_size,
+    join_sides,
+    measure,
+    measure_max_abs,
+)
+from nndiff.reports.layers import (
+    Gap,
+    GapSide,
+    RecordingView,
+    Row,
+    choose_details,
+    choose_model_rows,
+    choose_rows,
+    label_pair,
+    largest_difference,
+    rank_gradients,
+    view_recordings,
+)
+from nndiff.reports.tables import ALWAYS, Cell, Column, format_table, shorten
+from nndiff.result import SIDES, Comparison, Finding, Leftover, Pair, Side
+from nndiff.result_json import is_guess
 from nndiff.text import first_few, printable
-from nndiff.verdict import Outcome
+from nndiff.tolerance import round_up
+from nndiff.verdict import Outcome, Verdict
 
 NARROWEST = 40
+_LABEL_WIDTH = 11  # "  tolerance" and its kind stand in one column
+_FIRST_MARK = "▶"
+_SIGN_NOTES = {Verdict.SHAPE: " shape", Verdict.NOT_FINITE: " NaN/inf"}  # where a sign alone says too little
+_STYLES = {
+    Verdict.IDENTICAL: "green",
+    Verdict.CLOSE: "cyan",
+    Verdict.DIFFERENT: "red",
+    Verdict.SHAPE: "red",
+    Verdict.NOT_FINITE: "magenta",
+    Verdict.NOT_COMPARED: "yellow",
+}
+_OUTCOME_STYLES = {
+    Outcome.IDENTICAL: "green",
+    Outcome.CLOSE: "cyan",
+    Outcome.DIFFERENT: "red",
+    Outcome.NOTHING: "yellow",
+}
+Section = Callable[[Comparison, ReportOptions, int], Iterable[RenderableType]]
 
 
-def document(comparison: Comparison, options: ReportOptions) -> str:
+def render_sections(comparison: Comparison, options: ReportOptions) -> str:
     """Return the whole report."""
     width = max(NARROWEST, options.width or NARROWEST * 2)
-    console = plain_console(width, bool(options.color))
-    for number, blocks in enumerate(_blocks(comparison, options, width)):
-        if number:
-            console.print()
-        console.print(Group(*blocks))
-    return printed(console)
+    console = make_console(width, bool(options.color))
+    first = True
+    for section in RECORDING_SECTIONS if wording.shows_layers(comparison) else SECTIONS:
+        blocks = list(section(comparison, options, width))
+        if blocks:
+            if not first:
+                console.print()
+            console.print(Group(*blocks))
+            first = False
+    return get_printed(console)
 
 
-def printed(console: Console) -> str:
-    """Return what was printed to such a console, without blanks at the ends of lines."""
-    text = console.file.getvalue()  # type: ignore[attr-defined]  # it is our StringIO
-    return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
-
-
-def plain_console(width: int, color: bool) -> Console:
+def make_console(width: int, color: bool) -> Console:
     """Return a console that prints into memory and takes text for text."""
     # an environment of its own: whether colour is wanted was decided where the report goes
     return Console(
@@ -53,56 +94,110 @@ def plain_console(width: int, color: bool) -> Console:
     )
 
 
-def _blocks(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[list[RenderableType]]:
-    for section in recording_sections() if wording.is_recording(comparison) else SECTIONS:
-        blocks = list(section(comparison, options, width))
-        if blocks:
-            yield blocks
+def get_printed(console: Console) -> str:
+    """Return what was printed to such a console, without blanks at the ends of lines."""
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # it is our StringIO
+    return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
 
 
-def _verdict(comparison: Comparison) -> Text:
+def _format_entry(label: str, text: str | Text, indent: int = 2) -> RenderableType:
+    """Return a labelled line that wraps under itself."""
+    table = Table.grid(padding=0)
+    table.add_column(width=_LABEL_WIDTH + indent, no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text(" " * indent + label, "dim"), Text(text) if isinstance(text, str) else text)
+    return table
+
+
+def _format_hidden(number: int, indent: int = 2) -> Text:
+    """Return the line that says how many rows were left out."""
+    return Text(f"{' ' * indent}{number:,} more: use --top or --verbose", "dim")
+
+
+def _name_width(width: int) -> int:
+    """Return what a name must have before other columns may stay."""
+    return max(12, 3 * width // 10)
+
+
+def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
+    """Return the addition to a title that says which candidate, where there are several."""
+    return f", {printable(view.candidate.label, 60)}" if len(comparison.candidates) > 1 else ""
+
+
+# -- verdict, first divergence, findings ------------------------------------------------------------------------------
+
+
+def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     verdict, status = wording.verdict_line(comparison)
-    return Text(verdict, f"bold {OUTCOME_STYLES[comparison.outcome]}").append(status, "not bold default dim")
+    style = f"bold {_OUTCOME_STYLES[comparison.outcome]}"
+    yield Text(verdict, style).append(status, "not bold default dim")
+    for divergence in wording.describe_divergences(comparison):
+        title = Text(shorten(divergence.name, 3 * width), "bold")
+        if divergence.what:
+            title.append(f"  {shorten(divergence.what, 3 * width)}", "not bold")
+        yield _format_entry(f"{_FIRST_MARK} first at", title)
+        yield _format_entry("why", shorten(divergence.why, 4 * width))
+    if wording.shows_layers(comparison):
+        for view in view_recordings(comparison):
+            extra = wording.describe_extra_outputs(comparison, view)
+            if extra:
+                yield _format_entry("extra", extra + _name_candidate(comparison, view))
+    for finding in comparison.findings:
+        yield from _show_finding(finding, len(comparison.candidates) > 1, width)
 
 
-def _headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    yield _verdict(comparison)
-    for place in wording.divergences(comparison):
-        yield entry("diverges", Text(f"first at {place}", "bold"))
+def _show_finding(finding: Finding, many: bool, width: int) -> Iterator[RenderableType]:
+    title = Text(printable(finding.cause), "bold")
+    title.append(wording.describe_finding(finding).removeprefix(printable(finding.cause)), "not bold dim")
+    if many and finding.candidate:
+        title.append(f" {printable(finding.candidate)}")
+    if finding.evidence:
+        title.append(f": {printable(finding.evidence)}", "not bold")
+    yield _format_entry("finding", title)
+    where = first_few([shorten(printable(name), 3 * width) for name in finding.where])  # names wrap; few are so long
+    if where:
+        yield _format_entry("  where", where)
+    if finding.repair:
+        yield _format_entry("  repair", printable(finding.repair))
 
 
-def _sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    many = len(comparison.candidates) > 1
-    shown = [comparison.reference] if many else [comparison.reference, *comparison.candidates]
-    roles = ["reference", "candidate"]
-    columns = [
-        Column("", ALWAYS),
-        Column("", ALWAYS, least=max(10, width // 3)),
-        Column("", 1),
-        Column("", 5, right=True),
-        Column("", 4, right=True),
-        Column("", 2, right=True),
-        Column("", 3, right=True),
-    ]
-    yield from lines(columns, [_side_row(role, side) for role, side in zip(roles, shown, strict=False)], width)
+def _show_place(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield what is known about the place of the first divergence: where to look."""
+    divergences = wording.describe_divergences(comparison)
+    for divergence in divergences:
+        if divergence.facts and len(divergences) > 1:
+            yield _format_entry("place", Text(shorten(divergence.name, 3 * width), "bold"))
+        for label, text in divergence.facts:
+            yield _format_entry(label, shorten(text, 4 * width))
 
 
-def _side_row(role: str, side: Side) -> list[Cell]:
-    return [
-        Cell(role.ljust(LABEL - 2), "dim"),
-        Cell(wording.name(wording.side_name(side))),
-        Cell(printable(side.kind), "dim"),
-        *map(Cell, wording.side_counts(side), ("", "", "dim")),
-        Cell(wording.size(side.nbytes), "dim"),
-    ]
+# -- sides and facts --------------------------------------------------------------------------------------------------
 
 
-def _candidates(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+def _show_sides(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    layers = wording.shows_layers(comparison)
+    sides: list[tuple[str, Side]] = [("reference", comparison.reference)]
+    if len(comparison.candidates) == 1:
+        sides.append(("candidate", comparison.candidates[0]))
+    # what goes first where there is no room: the kind of file, the mode, the size
+    priorities = [(6, False), (5, False), (4, True), (3, False), (2, False), (1, True)]
+    if not layers:
+        priorities = [(1, False), (5, True), (4, True), (2, True), (3, True)]
+    columns = [Column("", ALWAYS), Column("", ALWAYS, least=max(10, width // 3))]
+    columns += [Column("", keep, right=right) for keep, right in priorities]
+    rows = []
+    for role, side in sides:
+        facts = [Cell(fact, "dim") for fact in wording.describe_side(side, layers)]
+        rows.append([Cell(role.ljust(_LABEL_WIDTH - 2), "dim"), Cell(format_name(wording.name_side(side))), *facts])
+    yield from format_table(columns, rows, width)
+
+
+def _show_candidates(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     if len(comparison.candidates) < 2:
         return
     columns = [
-        Column("verdict", 9),
-        Column("candidate", ALWAYS, least=name_width(width)),
+        Column("verdict", 9, brief=1),
+        Column("candidate", ALWAYS, least=_name_width(width)),
         Column("differ", 8, right=True),
         Column("left over", 3, right=True),
         Column("max abs", 6, right=True),
@@ -110,110 +205,124 @@ def _candidates(comparison: Comparison, options: ReportOptions, width: int) -> I
         Column("elements" if comparison.kind == "recording" else "parameters", 2, right=True),
         Column("size", 1, right=True),
     ]
-    yield from lines(
-        columns, [_candidate_row(wording.part_of(comparison, each)) for each in comparison.candidates], width
-    )
+    rows = []
+    for side in comparison.candidates:
+        part = wording.select_candidate(comparison, side)
+        totals, needed = part.totals, part.needed_tolerance
+        alone = totals.only_reference + totals.only_candidate
+        rows.append(
+            [
+                Cell(f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}", _OUTCOME_STYLES[part.outcome]),
+                Cell(format_name(wording.name_side(side))),
+                Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
+                Cell(f"{alone:,}" if alone else ""),
+                Cell(format_number(largest_difference(part.pairs))),
+                Cell("none" if needed is None else round_up(needed)),
+                Cell(f"{side.elements:,}", "dim"),
+                Cell(format_size(side.nbytes), "dim"),
+            ]
+        )
+    yield from format_table(columns, rows, width)
 
 
-def _candidate_row(comparison: Comparison) -> list[Cell]:
-    totals, outcome, (side,) = comparison.totals, comparison.outcome, comparison.candidates
-    largest = wording.largest(comparison.pairs)
-    needed = comparison.needed_tolerance
-    left = totals.only_reference + totals.only_candidate
-    return [
-        Cell(f"{wording.OUTCOME_SIGNS[outcome]} {outcome.value}", OUTCOME_STYLES[outcome]),
-        Cell(wording.name(wording.side_name(side))),
-        Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
-        Cell(f"{left:,}" if left else ""),
-        Cell(wording.number(largest)),
-        Cell("none" if needed is None else wording.rounded_up(needed)),
-        Cell(f"{side.elements:,}", "dim"),
-        Cell(wording.size(side.nbytes), "dim"),
-    ]
-
-
-def _facts(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+def _show_facts(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     if comparison.pairs:
-        yield entry("tensors" if len(comparison.candidates) == 1 else "pairs", wording.tally(comparison.totals))
-    yield entry("tolerance", wording.tolerance(comparison))
+        label = "tensors" if len(comparison.candidates) == 1 else "pairs"
+        yield _format_entry(label, wording.tally_verdicts(comparison.totals))
+    yield _format_entry("tolerance", wording.describe_tolerance(comparison))
+    rules = wording.describe_rules(comparison)
+    if rules:
+        yield _format_entry("rules", rules)
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield entry("passes at", wording.passing(comparison))
-    for note in wording.notes(comparison):
-        yield entry("note", shorten(note, 4 * width))
+        yield _format_entry("passes at", wording.describe_passing(comparison))
+    for note in wording.list_notes(comparison):
+        yield _format_entry("note", shorten(note, 4 * width))
 
 
-def _rows(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    shown, hidden = wording.rows(comparison, options.top, options.verbose)
+# -- the tensors of files ---------------------------------------------------------------------------------------------
+
+
+def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
+    many = len(comparison.candidates) > 1
     columns = [
-        Column("verdict", 90),
-        Column("tensor", ALWAYS, least=name_width(width)),
+        Column("verdict", 85, brief=1),
+        Column("tensor", ALWAYS, least=_name_width(width)),
         Column("slot", 70),
         Column("candidate", 60, least=9),
         Column("max abs", 80, right=True),
         Column("max rel", 50, right=True),
         Column("out", 65, right=True),
-        Column("shape", 40),
+        Column("shape", 95, below=True),
         Column("dtype", 30),
         Column("matched by", 20, least=10),
+        Column("remark", 10, below=True),
     ]
-    if shown:
-        many = len(comparison.candidates) > 1
-        yield from lines(columns, [_row(pair, many) for pair in shown], width)
+    rows = []
+    for pair in shown:
+        rows.append(
+            [
+                _verdict_cell(pair),
+                Cell(format_name(pair.name)),
+                Cell(str(pair.slot or ""), "dim"),
+                Cell(printable(pair.candidate) if many else "", "dim"),
+                Cell(format_number(measure_max_abs(pair))),
+                Cell(format_number(measure(pair, "max_rel"))),
+                Cell(format_mismatched(pair)),
+                Cell(format_shapes(pair), "dim"),
+                Cell(printable(join_sides(*pair.dtype)) if pair.dtype[0] != pair.dtype[1] else "", "dim"),
+                Cell(wording.describe_pairing(pair), "dim"),
+                Cell(wording.describe_remark(pair), "cyan"),
+            ]
+        )
+    if rows:
+        yield from format_table(columns, rows, width)
     if hidden:
-        yield more(hidden)
+        yield _format_hidden(hidden)
 
 
-def _row(pair: Pair, many: bool) -> list[Cell]:
-    return [
-        Cell(f"{wording.SIGNS[pair.verdict]} {pair.verdict.value}", STYLES[pair.verdict]),
-        Cell(wording.name(pair.name)),
-        Cell(printable(pair.slot or ""), "dim"),
-        Cell(printable(pair.candidate) if many else "", "dim"),
-        Cell(wording.number(wording.measured(pair, "max_abs"))),
-        Cell(wording.number(wording.measured(pair, "max_rel"))),
-        Cell(wording.mismatched(pair)),
-        Cell(wording.both(*map(wording.shape, pair.shape)), "dim"),
-        Cell(printable(wording.both(*pair.dtype)) if pair.dtype[0] != pair.dtype[1] else "", "dim"),
-        Cell(wording.pairing(pair), "dim"),
-    ]
+def _verdict_cell(pair: Pair) -> Cell:
+    guessed = is_guess(pair) and not pair.verdict.passed
+    return Cell(wording.describe_verdict(pair), "dim" if guessed else _STYLES[pair.verdict])
 
 
-def _leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    for side in ("reference", "candidate"):
-        left = wording.ordered(comparison.leftovers, side)
-        if left:
-            yield Text(f"  {wording.leftover_title(left, side)}", "bold")
-            yield from _leftover_lines(left, options, width, many=len(comparison.candidates) > 1)
+def _show_leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    for side in SIDES:
+        leftovers = wording.rank_leftovers(comparison.leftovers, side)
+        if leftovers:
+            yield Text(f"  {wording.title_leftovers(leftovers, side)}", "bold")
+            yield from _list_leftovers(leftovers, options, width, many=len(comparison.candidates) > 1)
 
 
-def _leftover_lines(
-    left: Sequence[Leftover], options: ReportOptions, width: int, many: bool
+def _list_leftovers(
+    leftovers: Sequence[Leftover], options: ReportOptions, width: int, many: bool
 ) -> Iterator[RenderableType]:
     columns = [
         Column("", ALWAYS, least=12),
-        Column("", 7),
+        Column("", 9, below=True),
         Column("", 5),
         Column("", 6, least=8),
-        Column("", 8, least=max(12, width // 4)),
+        Column("", 8, below=True),
     ]
-    shown = left if options.verbose else left[: options.top]
-    if shown:
-        yield from lines(columns, [_leftover_row(each, many) for each in shown], width, indent=4)
-    if len(shown) < len(left):
-        yield more(len(left) - len(shown), indent=4)
+    shown = leftovers if options.verbose else leftovers[: options.top]
+    rows = []
+    for leftover in shown:
+        rows.append(
+            [
+                Cell(format_name(leftover.name), "" if leftover.counts else "dim"),
+                Cell(format_shape(leftover.shape), "dim"),
+                Cell(printable(leftover.dtype), "dim"),
+                Cell(printable(leftover.candidate) if many else "", "dim"),
+                Cell(wording.hint_leftover(leftover), "cyan"),
+            ]
+        )
+    if rows:
+        yield from format_table(columns, rows, width, indent=4)
+    if len(shown) < len(leftovers):
+        yield _format_hidden(len(leftovers) - len(shown), indent=4)
 
 
-def _leftover_row(left: Leftover, many: bool) -> list[Cell]:
-    return [
-        Cell(wording.name(left.name), "" if left.counts else "dim"),
-        Cell(wording.shape(left.shape), "dim"),
-        Cell(printable(left.dtype), "dim"),
-        Cell(printable(left.candidate) if many else "", "dim"),
-        Cell(printable(left.hint), "cyan"),
-    ]
-
-
-def _groups(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+def _show_groups(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     if not comparison.groups:
         return
     columns = [
@@ -224,61 +333,245 @@ def _groups(comparison: Comparison, options: ReportOptions, width: int) -> Itera
         Column("left over", 3, right=True),
         Column("match rate", 6, right=True),
     ]
-    yield from lines(columns, [_group_row(comparison, name) for name in comparison.groups], width)
+    rows = []
+    for name, pattern in comparison.groups.items():
+        totals = comparison.totals_of_group(name)
+        alone = totals.only_reference + totals.only_candidate
+        same = totals.pairs > 0 and totals.matched == totals.comparable
+        rows.append(
+            [
+                Cell(printable(name)),
+                Cell(printable(pattern), "dim"),
+                Cell(f"{totals.pairs:,}"),
+                Cell(f"{totals.matched:,}"),
+                Cell(f"{alone:,}" if alone else ""),
+                Cell(wording.format_match_rate(totals) if totals.comparable else "–", "green" if same else "red"),
+            ]
+        )
+    yield from format_table(columns, rows, width)
 
 
-def _group_row(comparison: Comparison, name: str) -> list[Cell]:
-    totals = comparison.totals_of_group(name)
-    left = totals.only_reference + totals.only_candidate
-    same = totals.pairs > 0 and totals.matched == totals.pairs and not left
+# -- the layers of recordings -----------------------------------------------------------------------------------------
+
+
+def _show_model(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield what went into the models and what came out."""
+    for view in view_recordings(comparison):
+        shown = view.model if options.verbose else choose_model_rows(view, options.top)
+        columns = _tensor_columns(f"model{_name_candidate(comparison, view)}", width)
+        rows = [_tensor_row(pair, wording.label_model_pair(pair)) for pair in shown]
+        if rows:
+            yield from format_table(columns, rows, width)
+        if len(shown) < len(view.model):
+            yield _format_hidden(len(view.model) - len(shown))
+
+
+def _tensor_columns(title: str, width: int) -> list[Column]:
     return [
-        Cell(printable(name)),
-        Cell(printable(comparison.groups[name]), "dim"),
-        Cell(f"{totals.pairs:,}"),
-        Cell(f"{totals.matched:,}"),
-        Cell(f"{left:,}" if left else ""),
-        Cell(wording.match_rate(totals) if totals.pairs else "–", "green" if same else "red"),
+        Column("verdict", 85, brief=1),
+        Column(title, ALWAYS, least=_name_width(width)),
+        Column("max abs", 80, right=True),
+        Column("out", 60, right=True),
+        Column("rel l2", 50, right=True),
+        Column("shape", 95, below=True),
+        Column("remark", 10, below=True),
     ]
 
 
-def _findings(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    for finding in comparison.findings:
-        yield _finding(finding, wording.finding_about(comparison, finding), width)
+def _tensor_row(pair: Pair, label: str) -> list[Cell]:
+    return [
+        _verdict_cell(pair),
+        Cell(label),
+        Cell(format_number(measure_max_abs(pair))),
+        Cell(format_mismatched(pair)),
+        Cell(format_number(measure(pair, "rel_l2"))),
+        Cell(format_shapes(pair), "dim"),
+        Cell(wording.describe_remark(pair), "cyan"),
+    ]
 
 
-def _finding(finding: Finding, about: str, width: int) -> RenderableType:
-    harmless = ", harmless" if finding.harmless else ""
-    title = Text("  finding  ", "dim").append(printable(finding.cause), "not dim bold")
-    title.append(f" ({finding.confidence:.0%} sure{harmless})", "dim")
-    title.append(f" {printable(about)}" if about else "")
-    where = first_few([shorten(printable(name), 3 * width) for name in finding.where])  # names wrap; few are so long
-    facts = [("where", where), ("evidence", printable(finding.evidence)), ("repair", printable(finding.repair))]
-    return Group(title, *(Padding(entry(label, text), (0, 0, 0, 2)) for label, text in facts if text))
+def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield the layers in order of execution: forward and backward side by side."""
+    for view in view_recordings(comparison):
+        if not view.rows:
+            continue
+        yield _format_entry("layers", wording.count_layers(view) + _name_candidate(comparison, view))
+        if not options.verbose and all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows):
+            continue
+        shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
+        columns = [
+            Column("", ALWAYS),
+            Column("layer", ALWAYS, least=_name_width(width)),
+            Column("forward", 90, brief=1),
+            Column("max abs", 70, right=True),
+            Column("backward", 80, brief=1),
+            Column("max abs", 60, right=True),
+            Column("shape", 95, below=True),
+            Column("matched by", 30, least=10),
+            Column("remark", 25, below=True),
+        ]
+        has_gradients = any(row.backward for row in view.rows)
+        rows = [_layer_row(row, has_gradients, view.first is not None) for row in shown]
+        yield from format_table(columns, rows, width)
+        if any(isinstance(row, Gap) for row in shown):
+            yield Text("  more layers: use --top or --verbose", "dim")
+        if view.has_guesses:
+            note = f"paired only by a guess; {wording.GUESS_NOTE}"
+            yield _format_entry(wording.GUESS_SIGN, Text(f"{note}. Evidence, not a failure.", "dim"))
+
+
+def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cell]:
+    if isinstance(row, Gap):
+        sides = [*_gap_cells(row.forward), *_gap_cells(row.backward)]
+        return [Cell(""), Cell(row.text, "dim"), *sides, Cell(""), Cell(""), Cell("")]
+    # what differs after the first divergence inherits, as far as anybody knows
+    style = "bold" if row.first else "dim" if has_first and not row.passed else ""
+    bright = row.first or not has_first
+    relations = dict.fromkeys(wording.describe_relation(pair) for pair in row.pairs)
+    return [
+        Cell(_FIRST_MARK if row.first else "", "bold red"),
+        Cell(format_name(row.label), style),
+        _sign_cell(row.forward, bright, True),
+        Cell(_format_max_abs(row.forward), style),
+        _sign_cell(row.backward, bright, has_gradients),
+        Cell(_format_max_abs(row.backward), style),
+        Cell(format_shapes(row.pairs[0]), "dim"),
+        Cell(wording.describe_row_pairing(row), "dim"),
+        Cell("; ".join(relation for relation in relations if relation), "cyan"),
+    ]
+
+
+def _format_max_abs(pair: Pair | None) -> str:
+    return format_number(measure_max_abs(pair)) if pair else ""
+
+
+def _gap_cells(side: GapSide | None) -> tuple[Cell, Cell]:
+    """Return sign and largest difference of rows that are not shown."""
+    if side is None:
+        return Cell(""), Cell("")
+    failing = f" {side.failing:,}" if side.failing else ""
+    return Cell(wording.SIGNS[side.worst] + failing, "dim"), Cell(format_number(side.max_abs), "dim")
+
+
+def _sign_cell(pair: Pair | None, bright: bool, recorded: bool) -> Cell:
+    """Return ✓, ≈ or ✗, with the verdict where that says too little; – where nothing was recorded."""
+    if pair is None:
+        return Cell("–" if recorded else "", "dim")
+    guessed = is_guess(pair) and not pair.verdict.passed
+    note = " guess" if guessed else _SIGN_NOTES.get(pair.verdict, "")
+    style = "dim" if guessed else _STYLES[pair.verdict] + ("" if bright or pair.verdict.passed else " dim")
+    return Cell(wording.sign_of(pair) + note, style)
+
+
+def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield the gradients of the parameters, those that do not match first."""
+    for view in view_recordings(comparison):
+        unequal = rank_gradients(view)
+        if not options.verbose:
+            unequal = [pair for pair in unequal if pair.verdict is not Verdict.IDENTICAL]
+        shown = unequal if options.verbose else unequal[: options.top]
+        columns = [
+            Column("verdict", 85, brief=1),
+            Column(f"gradient of{_name_candidate(comparison, view)}", ALWAYS, least=_name_width(width)),
+            Column("max abs", 80, right=True),
+            Column("rel to scale", 70, right=True),
+            Column("out", 60, right=True),
+            Column("shape", 95, below=True),
+            Column("matched by", 20, least=10),
+            Column("remark", 10, below=True),
+        ]
+        rows = []
+        for pair in shown:
+            rows.append(
+                [
+                    _verdict_cell(pair),
+                    Cell(format_name(label_pair(pair))),
+                    Cell(format_number(measure_max_abs(pair))),
+                    Cell(format_number(view.share_of_scale(pair))),
+                    Cell(format_mismatched(pair)),
+                    Cell(format_shapes(pair), "dim"),
+                    Cell(wording.describe_pairing(pair), "dim"),
+                    Cell(wording.describe_remark(pair), "cyan"),
+                ]
+            )
+        if rows:
+            yield from format_table(columns, rows, width)
+            scale = f"the largest of all gradients is {format_number(view.summary.gradient_scale)}"
+            yield _format_entry("scale", Text(scale, "dim"))
+        if len(shown) < len(unequal):
+            yield _format_hidden(len(unequal) - len(shown))
+
+
+def _show_other_pairs(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield what else was recorded and is not the same: inputs of modules, parameters, buffers."""
+    for view in view_recordings(comparison):
+        pairs = wording.rank_pairs(view.other_pairs)
+        if not options.verbose:
+            pairs = [pair for pair in pairs if not pair.verdict.passed]
+        shown = pairs if options.verbose else pairs[: max(1, options.top // 4)]
+        columns = _tensor_columns(f"other tensor{_name_candidate(comparison, view)}", width)
+        rows = [_tensor_row(pair, format_name(pair.name)) for pair in shown]
+        if rows:
+            yield from format_table(columns, rows, width)
+        if len(shown) < len(pairs):
+            yield _format_hidden(len(pairs) - len(shown))
+
+
+def _show_details(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield all numbers of the worst layers."""
+    for view in view_recordings(comparison):
+        shown, hidden = choose_details(view, options.top, options.verbose)
+        if shown:
+            title = f"  mismatched layers in detail{_name_candidate(comparison, view)}"
+            yield Text(title, "bold", no_wrap=True, overflow="ellipsis")
+        for pair in shown:
+            mark = f"{_FIRST_MARK} " if view.is_first(pair) else ""
+            title = shorten(f"{mark}{wording.title_details(pair)}", width - 4)
+            yield Text(f"    {title}", _STYLES[pair.verdict], no_wrap=True)
+            for label, text in wording.describe_numbers(pair, view):
+                yield _format_entry(label, text, 6)
+        if shown and hidden:
+            yield Text(f"    {hidden}", "dim")
+
+
+def _show_summary(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield the match rates and, as the last line, where things stand."""
+    for view in view_recordings(comparison):
+        if len(comparison.candidates) > 1:
+            yield _format_entry("summary", printable(view.candidate.label))
+        style = "red" if view.summary.outputs_agree is False else ""
+        yield _format_entry("output", Text(wording.describe_outputs(view), style))
+        for rate in view.summary.rates:
+            yield _format_entry(wording.label_rate(rate), wording.describe_rate(rate))
+        if view.unreached:
+            yield _format_entry("cut off", Text(wording.describe_cut_off(view), "red"))
+        good, text = wording.close_summary(comparison, view)
+        yield Text(f"  {'✓' if good else '✗'} {shorten(text, 4 * width)}", "bold green" if good else "bold red")
 
 
 # What a report is made of, in order; a section with nothing to say yields nothing.
-SECTIONS: tuple[Section, ...] = (_headline, _sides, _candidates, _facts, _rows, _leftovers, _groups, _findings)
-
-
-def recording_sections() -> tuple[Section, ...]:
-    """Return what a report of recordings is made of, in order."""
-    from nndiff.reports import recording_terminal  # late: checkpoints need nothing of it
-
-    return (
-        lambda comparison, options, width: (
-            _verdict(comparison),
-            *recording_terminal.first_divergence(comparison, options, width),
-        ),
-        recording_terminal.sides,
-        _candidates,
-        _facts,
-        recording_terminal.model,
-        recording_terminal.layers,
-        recording_terminal.gradients,
-        recording_terminal.others,
-        recording_terminal.details,
-        _leftovers,
-        _groups,
-        _findings,
-        recording_terminal.summary,
-    )
+SECTIONS: tuple[Section, ...] = (
+    _show_headline,
+    _show_place,
+    _show_sides,
+    _show_candidates,
+    _show_facts,
+    _show_pairs,
+    _show_leftovers,
+    _show_groups,
+)
+RECORDING_SECTIONS: tuple[Section, ...] = (
+    _show_headline,
+    _show_place,
+    _show_sides,
+    _show_candidates,
+    _show_facts,
+    _show_model,
+    _show_layers,
+    _show_gradients,
+    _show_other_pairs,
+    _show_details,
+    _show_leftovers,
+    _show_groups,
+    _show_summary,
+)

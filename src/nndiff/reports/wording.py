@@ -1,24 +1,49 @@
-"""What every report says in the same words: headline, sides, tolerance, notes, the cells of a row."""
+"""The sentences every report prints, made from the facts of a result: headline, causes, reasons, notes."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nndiff.names import natural_key
-from nndiff.recorded import GRADIENTS
-from nndiff.reports import nothing
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side, Totals, count
-from nndiff.metrics import Metrics
-from nndiff.tensors import Shape
-from nndiff.text import counted, printable
-from nndiff.text import plural as plural  # every report says numbers so
-from nndiff.tolerance import rounded_up as rounded_up  # every report says tolerances so
-from nndiff.tolerance import format_options
-from nndiff.verdict import Outcome, Verdict
+from nndiff.reports.figures import (
+    format_mismatched,
+    format_name,
+    format_number,
+    format_percent,
+    format_shape,
+    format_size,
+    format_typed,
+    join_sides,
+    measure_max_abs,
+)
+from nndiff.reports.layers import RecordingView, Row, label_pair, label_site, view_recordings
+from nndiff.result import (
+    CANDIDATE,
+    REFERENCE,
+    SIDES,
+    Comparison,
+    Finding,
+    FirstDivergence,
+    Leftover,
+    LeftoverReason,
+    Method,
+    NoteSlug,
+    Pair,
+    PartingReason,
+    Side,
+    Totals,
+    WeightsAtSite,
+    count_verdicts,
+)
+from nndiff.result_json import Rate, is_guess
+from nndiff.tensors import Slot
+from nndiff.text import counted, first_few, plural, printable
+from nndiff.tolerance import typed
+from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, Verdict
 
 SIGNS = {
     Verdict.IDENTICAL: "✓",
@@ -29,12 +54,84 @@ SIGNS = {
     Verdict.NOT_COMPARED: "?",
 }
 OUTCOME_SIGNS = {Outcome.IDENTICAL: "✓", Outcome.CLOSE: "≈", Outcome.DIFFERENT: "✗", Outcome.NOTHING: "?"}
+GUESS_SIGN = "?"
+METHODS = {
+    Method.NAME: "name",
+    Method.PREFIX: "prefix",
+    Method.RENAME: "--rename",
+    Method.MAP: "--map",
+    Method.ONLY: "the only array",
+    Method.CONTENT: "equal content",
+    Method.WEIGHTS: "equal weights",
+    Method.MODULE: "their modules",
+    Method.PARTS: "parts of a fused layer",
+    Method.STATISTICS: "similar statistics",
+    Method.CALL: "call order",
+}
+GUESS_NOTE = "values differ, so probably not the same layer"
+_REASONS = {
+    PartingReason.INPUTS_DIFFER: "the two models were given different inputs",
+    PartingReason.OWN_ERROR: "its output is out of tolerance while its inputs agree",
+    PartingReason.FIRST_OUT: "this is the first output out of tolerance; its inputs were not recorded",
+    PartingReason.BETWEEN_SITES: "this is the first output out of tolerance; the cause lies between recorded layers",
+    PartingReason.NOT_KEPT: "its values differ; the recording kept too little to say by how much",
+    PartingReason.LOSS: "the outputs agree, the loss does not",
+    PartingReason.GRADIENT: "the outputs agree; this is the first gradient that does not",
+    PartingReason.GRADIENT_MISSING: "one side has no gradient here",
+    PartingReason.LOSS_NOT_FINITE: "the loss is NaN or inf, so its gradients mean nothing",
+    PartingReason.PARAMETER: "this parameter differs",
+    PartingReason.BUFFER: "this buffer differs",
+    PartingReason.EXTRA_OUTPUT: "only one side returns this output",
+}
+_UNITS = {
+    "forward": "layer",
+    "backward": "layer",
+    Slot.PARAM_GRAD.value: "parameter gradient",
+    Slot.INPUT.value: "module input",
+    Slot.GRAD_INPUT.value: "gradient",
+    Slot.PARAM.value: "parameter",
+    Slot.MODEL_INPUT_GRAD.value: "input gradient",
+    Slot.BUFFER.value: "buffer",
+    Slot.BUFFER_BEFORE.value: "initial buffer",
+    Slot.RECOMPUTE.value: "recomputed output",
+}
+_RATE_LABELS = {
+    Slot.PARAM_GRAD.value: "parameters",
+    Slot.MODEL_INPUT_GRAD.value: "input grad",
+    Slot.BUFFER_BEFORE.value: "initial",
+    Slot.GRAD_INPUT.value: "grad input",
+}
+_MODEL_LABELS = {
+    Slot.MODEL_INPUT: "model input",
+    Slot.INPUT: "model input",
+    Slot.OUTPUT: "final output",
+    Slot.LOSS: "loss",
+}
 _LONGEST_LIST = 5  # notes of one kind before "and N more"
+_FAR = 0.01  # relatively: what rounding does not explain
 
 
-def is_recording(comparison: Comparison) -> bool:
-    """Tell whether layers are to be shown: of recordings, where there is anything at all."""
+def shows_layers(comparison: Comparison) -> bool:
+    """Return True if a report shows layers: for recordings of which anything was compared."""
     return comparison.kind == "recording" and bool(comparison.pairs)
+
+
+def select_candidate(comparison: Comparison, candidate: Side) -> Comparison:
+    """Return the comparison with one candidate alone."""
+    label = candidate.label
+    firsts = comparison.first_divergences
+    return replace(
+        comparison,
+        candidates=(candidate,),
+        judgements={label: comparison.judgements[label]},
+        pairs=tuple(comparison.pairs_of(label)),
+        leftovers=tuple(comparison.leftovers_of(label)),
+        findings=tuple(finding for finding in comparison.findings if finding.candidate in ("", label)),
+        first_divergences={label: firsts[label]} if label in firsts else {},
+    )
+
+
+# -- the headline -----------------------------------------------------------------------------------------------------
 
 
 def verdict_line(comparison: Comparison) -> tuple[str, str]:
@@ -44,377 +141,799 @@ def verdict_line(comparison: Comparison) -> tuple[str, str]:
 
 def headline(comparison: Comparison) -> str:
     """Return the one line that a person reads first."""
-    return f"{comparison.verdict}: {_story(comparison)}"
-
-
-def _story(comparison: Comparison) -> str:
-    totals, many = _that_count(comparison), len(comparison.candidates) > 1
-    unit = "pair" if many else "tensor"
     if comparison.outcome is Outcome.NOTHING:
-        return nothing.why(comparison)
+        story = explain_nothing_compared(comparison)
+    elif shows_layers(comparison):
+        story = _describe_recordings(comparison)
+    else:
+        story = _describe_tensors(comparison)
+    return f"{comparison.verdict}: {story}"
+
+
+def _describe_tensors(comparison: Comparison) -> str:
+    """Say how many tensors agree."""
+    many = len(comparison.candidates) > 1
+    unit = "pair" if many else "tensor"
+    alone = [item for item in comparison.leftovers if item.counts and item.reason is not LeftoverReason.UNREACHED]
+    totals = count_verdicts(comparison.pairs, alone)
+    related = sum(pair.related is not None and pair.related.accepted for pair in comparison.pairs)
+    aside = f", {related:,} after an accepted relation" if related else ""
     if comparison.outcome is Outcome.IDENTICAL:
-        return f"{_all(totals.pairs, unit, 'has', 'have')} the same values{_aside(comparison)}"
+        return f"{_say_all(totals.pairs, unit, 'has', 'have')} the same values{aside}"
     if comparison.outcome is Outcome.CLOSE:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
-        return f"{_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{_aside(comparison)}"
-    story = ", ".join([*_differences(totals, unit), *_cut_off(comparison), *_unread(comparison)])
-    if many:
-        failed = sum(comparison.outcome_of(side.label).exit_code != 0 for side in comparison.candidates)
-        return f"{failed} of {plural(len(comparison.candidates), 'candidate')} differ; {story}"
-    return story
+        return f"{_say_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{aside}"
+    story = ", ".join([*_list_differences(totals, unit), *_say_incomplete(comparison)])
+    if not many:
+        return story
+    failed = sum(judgement.outcome.exit_code != 0 for judgement in comparison.judgements.values())
+    return f"{failed} of {len(comparison.candidates)} candidates differ; {story}"
 
 
-def _aside(comparison: Comparison) -> str:
-    """Return what a pass must not be silent about."""
-    causes = Counter(each.cause for each in comparison.findings for _ in each.where if each.harmless)
-    unseen = "; parameters in another form were not compared" if causes["restructured"] else ""
-    idle = causes["gradients-idle"]
-    verb = "differs" if idle == 1 else "differ"
-    return unseen + (f"; {plural(idle, 'gradient')} inside {verb} to no effect" if idle else "")
+def _list_differences(totals: Totals, unit: str) -> list[str]:
+    differing = totals.different + totals.shape + totals.not_finite
+    parts = []
+    if differing:
+        kinds = [(totals.shape, "in shape"), (totals.not_finite, "not finite")]
+        detail = ", ".join(f"{number:,} {what}" for number, what in kinds if number)
+        verb = "differ" if totals.pairs > 1 else "differs"
+        parts.append(f"{differing:,} of {plural(totals.pairs, unit)} {verb}" + (f" ({detail})" if detail else ""))
+        if totals.close:
+            parts.append(f"{totals.close:,} close")
+        if totals.identical:
+            parts.append(f"{totals.identical:,} identical")
+    elif totals.pairs and totals.matched == totals.pairs:
+        parts.append(_say_all(totals.pairs, f"paired {unit}", "agrees", "agree"))
+    if totals.not_compared:
+        parts.append(f"{totals.not_compared:,} not compared")
+    if totals.only_reference:
+        parts.append(f"{totals.only_reference:,} only in the reference")
+    if totals.only_candidate:
+        parts.append(f"{totals.only_candidate:,} only in the candidate")
+    return parts
 
 
-def _that_count(comparison: Comparison) -> Totals:
-    """Return the counts without leftovers that are only listed or were never reached."""
-    return count(comparison.pairs, (left for left in comparison.leftovers if left.counts and not left.unreached))
+def _describe_recordings(comparison: Comparison) -> str:
+    """Say the outside and the inside apart: `outputs agree; 4 of 96 layers differ inside`."""
+    views = view_recordings(comparison)
+    if len(views) == 1:
+        return _describe_recording(comparison, views[0])
+    failed = sum(judgement.outcome.exit_code != 0 for judgement in comparison.judgements.values())
+    if failed:
+        return f"{failed} of {len(views)} candidates differ"
+    how = "are identical to" if comparison.outcome is Outcome.IDENTICAL else "agree with"
+    return f"all {len(views)} candidates {how} the reference"
 
 
-def _cut_off(comparison: Comparison) -> Iterator[str]:
+def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
+    parts = []
+    inputs = [pair for pair in view.model if pair.is_input]
+    failing_inputs = sum(not pair.verdict.passed for pair in inputs)
+    if failing_inputs:
+        parts.append(_say_share_differs(failing_inputs, len(inputs), "model input"))
+    failing_outputs = sum(not pair.verdict.passed for pair in view.outputs)
+    if failing_outputs:
+        parts.append(_say_share_differs(failing_outputs, len(view.outputs), "output"))
+    elif view.outputs:
+        exact = all(pair.verdict is Verdict.IDENTICAL for pair in view.outputs)
+        parts.append("outputs are identical" if exact else "outputs agree")
+    if any(pair.slot is Slot.LOSS and not pair.verdict.passed for pair in view.pairs):
+        parts.append("the loss differs")
+    layers = view.summary.rate("forward")
+    differing = layers.total - layers.matched - layers.unreached if layers else 0
+    if layers and differing:
+        verb = "differs" if layers.total == 1 else "differ"
+        parts.append(f"{differing:,} of {plural(layers.total, 'layer')} {verb} inside")
+    elif layers and layers.total > layers.unreached:
+        reached = layers.total - layers.unreached
+        parts.append(f"{_say_all(reached, 'layer', 'agrees', 'agree')} inside")
+    if not differing:
+        parts += _say_other_slots(view)
+    parts += _say_without_partner(comparison, view)
+    parts += _say_incomplete(comparison)
+    if comparison.rules.judge is Judge.OUTPUTS and differing and comparison.exit_code == 0:
+        parts.append("only outputs are judged")
+    return "; ".join(parts)
+
+
+def _say_other_slots(view: RecordingView) -> Iterator[str]:
+    """Say what else inside differs, where all layers agree."""
+    for rate in view.summary.rates:
+        differing = rate.total - rate.matched - rate.unreached
+        if differing and rate.name not in ("forward", "backward"):
+            yield _say_share_differs(differing, rate.total, _UNITS.get(rate.name, "tensor"))
+
+
+def _say_without_partner(comparison: Comparison, view: RecordingView) -> Iterator[str]:
+    if view.summary.extra_outputs:
+        yield _name_extra_outputs(view.summary.extra_outputs)
+    alone = 0
+    for leftover in view.leftovers:
+        alone += leftover.reason is LeftoverReason.NO_PARTNER and comparison.counts_alone(leftover)
+    if alone:
+        yield f"{plural(alone, 'tensor')} {'has' if alone == 1 else 'have'} no partner"
+
+
+def _say_incomplete(comparison: Comparison) -> Iterator[str]:
+    """Say what could not be compared: recordings that were cut off, outputs that could not be recorded."""
     unreached = comparison.totals.unreached
-    if unreached:
-        yield f"{unreached:,} never reached: {'a' if len(comparison.candidates) > 1 else 'the'} recording was cut off"
-    elif comparison.most_cut_off:
-        yield cut_off(comparison.most_cut_off)
-
-
-def cut_off(many: int) -> str:
-    """Return that one recording or both were cut off."""
-    return "both recordings were cut off" if many == 2 else "a recording was cut off"
-
-
-def _unread(comparison: Comparison) -> Iterator[str]:
-    names = {each.name for side in comparison.candidates for each in comparison.unread(side.label)}
+    sides = {role for side in comparison.candidates for role in comparison.cut_off_sides(side.label)}
+    if sides:
+        cut = "both recordings were cut off" if len(sides) == 2 else f"the {min(sides)}'s recording was cut off"
+        yield f"{unreached:,} never reached: {cut}" if unreached else cut
+    elif unreached:
+        yield f"{unreached:,} never reached: a recording was cut off"
+    names = {name for side in comparison.candidates for _, name, _ in comparison.unread_outputs(side.label)}
     if names:
         yield f"{plural(len(names), 'final output')} not compared"
 
 
-def _differences(totals: Totals, unit: str) -> list[str]:
-    differ = totals.different + totals.shape + totals.not_finite
-    parts = []
-    if differ:
-        kinds = [(totals.shape, "in shape"), (totals.not_finite, "not finite")]
-        detail = ", ".join(f"{many:,} {what}" for many, what in kinds if many)
-        verb = "differ" if totals.pairs > 1 else "differs"
-        parts.append(f"{differ:,} of {plural(totals.pairs, unit)} {verb}" + (f" ({detail})" if detail else ""))
-    elif totals.pairs and totals.matched == totals.pairs:
-        parts.append(_all(totals.pairs, f"paired {unit}", "agrees", "agree"))
-    parts += [f"{number:,} {what}" for number, what in _agreeing(totals) if number and differ]
-    if totals.not_compared:
-        parts.append(f"{totals.not_compared:,} not compared")
-    if totals.only_reference or totals.only_candidate:
-        parts.append(_leftover_counts(totals))
-    return parts
-
-
-def _agreeing(totals: Totals) -> list[tuple[int, str]]:
-    return [(totals.close, "close"), (totals.identical, "identical")]
-
-
-def _leftover_counts(totals: Totals) -> str:
-    counts = [(totals.only_reference, "only in the reference"), (totals.only_candidate, "only in the candidate")]
-    return ", ".join(f"{number:,} {where}" for number, where in counts if number)
-
-
-def _all(number: int, unit: str, verb: str, verbs: str) -> str:
+def _say_all(number: int, unit: str, verb: str, verbs: str) -> str:
     if number == 1:
         return f"the only {unit} {verb}"
     return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
 
 
-def side_name(side: Side) -> str:
+def _say_share_differs(differing: int, total: int, unit: str) -> str:
+    if total == 1:
+        return f"the {unit} differs"
+    if differing == total:
+        return _say_all(total, unit, "differs", "differ")
+    return f"{differing:,} of {total:,} {unit}s differ"
+
+
+# -- where nothing was compared ---------------------------------------------------------------------------------------
+
+
+def explain_nothing_compared(comparison: Comparison) -> str:
+    """Return why nothing was compared."""
+    totals, unread = comparison.totals, list_unread_outputs(comparison)
+    if unread:
+        more = f", and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+        return f"no output of the model could be compared: {unread[0][1]}{more}"
+    if totals.pairs and all(pair.is_input for pair in comparison.pairs):
+        return "only the inputs of the models have partners, nothing they computed"
+    if totals.pairs:
+        return f"no element of {plural(totals.pairs, 'pair')} could be compared"
+    if any(note.slug is NoteSlug.LEFT_OUT for note in comparison.notes):
+        return "--include/--exclude left no tensor to compare"
+    parts = []
+    if totals.only_reference:
+        parts.append(f"{totals.only_reference:,} only in the reference")
+    if totals.only_candidate:
+        parts.append(f"{totals.only_candidate:,} only in the candidate")
+    if not parts:
+        return "there are no tensors"
+    why = "no tensor has a partner"
+    if not comparison.reference.tensors:
+        why = "the reference holds no tensors"
+    elif not sum(side.tensors for side in comparison.candidates):
+        why = "the candidate holds no tensors"
+    return f"{why} ({', '.join(parts)})"
+
+
+def list_unread_outputs(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the outputs of the model that could not be recorded: the name, and a sentence on what it is and where."""
+    places: dict[tuple[str, str], dict[str, None]] = {}
+    for side in comparison.candidates:
+        for role, name, what in comparison.unread_outputs(side.label):
+            places.setdefault((name, what), {})[f"the {role}"] = None
+    sentences = []
+    for (name, what), roles in places.items():
+        sentence = f"{printable(name, 80)} is {printable(what, 200)} in {' and '.join(roles)}"
+        sentences.append((printable(name, 80), sentence))
+    return sentences
+
+
+def _list_ways_out(comparison: Comparison) -> Iterator[str]:
+    """Yield what to do where something could not be compared."""
+    unread = [name for side in comparison.candidates for _, name, _ in comparison.unread_outputs(side.label)]
+    if unread:
+        yield (
+            "outputs that are not tensors, arrays or plain values are not recorded: return what is in them, or "
+            f"leave them out with --exclude '{printable(unread[0], 80)}'"
+        )
+        return
+    if comparison.outcome is not Outcome.NOTHING:
+        return
+    totals = comparison.totals
+    kinds = {side.kind for side in (comparison.reference, *comparison.candidates)}
+    if totals.pairs:
+        if comparison.kind == "recording" and all(pair.is_input for pair in comparison.pairs):
+            yield "a model without modules that returns nothing leaves no trace: let it return what it computes"
+        elif comparison.kind == "recording":
+            yield "digests and statistics cannot tell how far tensors differ: record again with --keep full or sketch"
+    elif "recording" in kinds and len(kinds) > 1:
+        yield (
+            "a recording holds what layers computed, not weights: compare it with another recording, or with a MODEL "
+            "that is fed the recorded inputs (nndiff diff REF.nnrec MODEL --ckpt FILE)"
+        )
+    elif totals.only_reference and totals.only_candidate:
+        what = "layers" if kinds == {"recording"} else "tensors"
+        yield f"pair {what} of different names with --rename or --map; --dry-run lists all names"
+
+
+# -- the first divergence and its cause -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Hold what is said about the first divergence, ready to print."""
+
+    name: str
+    what: str  # classes, size, the candidate's name
+    why: str
+    facts: tuple[tuple[str, str], ...]  # label and text: where to look
+
+
+def describe_divergences(comparison: Comparison) -> tuple[Divergence, ...]:
+    """Return where each candidate diverges first, in their order; extra outputs are said apart."""
+    divergences = []
+    for side in comparison.candidates:
+        first = comparison.first_divergences.get(side.label)
+        if first is not None and first.reason is not PartingReason.EXTRA_OUTPUT:
+            divergences.append(_describe_divergence(first, side.label if len(comparison.candidates) > 1 else ""))
+    return tuple(divergences)
+
+
+def _describe_divergence(first: FirstDivergence, against: str) -> Divergence:
+    what = [join_sides(*map(printable, first.classes)) if all(first.classes) else printable("".join(first.classes))]
+    if first.max_abs is not None:
+        what.append(f"max abs {format_number(first.max_abs)}")
+    elif first.verdict is not None:
+        what.append(first.verdict.value)
+    if first.missing_in:
+        what.append(f"missing in the {printable(first.missing_in)}")
+    if first.candidate_name and first.candidate_name != first.name:
+        what.append(f"in the candidate {printable(first.candidate_name)}")
+    if against:
+        what.append(f"against {printable(against)}")
+    facts = [
+        ("look in", _say_module(first)),
+        ("source", join_sides(*map(printable, first.sources)) if any(first.sources) else ""),
+        ("weights", _compare_weights(first.weights)),
+        ("settings", _compare_settings(first.settings)),
+        ("between", _say_between(first)),
+    ]
+    return Divergence(
+        name=format_name(first.name),
+        what=", ".join(part for part in what if part),
+        why=printable(first.why) or _REASONS[first.reason],
+        facts=tuple((label, text) for label, text in facts if text),
+    )
+
+
+def _say_module(first: FirstDivergence) -> str:
+    if first.module_classes is None:
+        return ""
+    return f"{format_name(first.module or 'the model')}  {join_sides(*map(printable, first.module_classes))}".rstrip()
+
+
+def _compare_weights(weights: WeightsAtSite | None) -> str:
+    """Say whether the module starts from the same weights: if so, look at what it does with them."""
+    if weights is None:
+        return ""
+    parts = []
+    if weights.differing:
+        names = first_few([printable(name) for name in weights.differing])
+        parts.append(f"{len(weights.differing):,} of {weights.common:,} differ from the start: {names}")
+    for role, names_alone in zip(SIDES, (weights.only_reference, weights.only_candidate), strict=True):
+        if names_alone:
+            parts.append(f"only in the {role}: {first_few([printable(name) for name in names_alone])}")
+    return "; ".join(parts) or "equal on both sides, so look at what the module does with them"
+
+
+def _compare_settings(settings: Mapping[str, tuple[Any, Any]]) -> str:
+    parts = []
+    for name, values in settings.items():
+        texts = [format_typed(value) if isinstance(value, float) else printable(str(value)) for value in values]
+        parts.append(f"{printable(name)} {texts[0]} → {texts[1]}")
+    return ", ".join(parts)
+
+
+def _say_between(first: FirstDivergence) -> str:
+    """Say at which of the calls inside a composite module the difference comes in."""
+    after, before = printable(first.after), printable(first.before)
+    if after and before:
+        return f"after {after}, which agrees, and before {before}, which does not"
+    if after:
+        return f"after {after}, the last call inside it: all calls inside agree"
+    return f"before {before}, the first that does not agree" if before else ""
+
+
+def describe_finding(finding: Finding) -> str:
+    """Return a cause and how sure it is: `norm-eps (90% sure)`."""
+    harmless = ", harmless" if finding.harmless else ""
+    return f"{printable(finding.cause)} ({finding.confidence:.0%} sure{harmless})"
+
+
+def end_sentence(text: str) -> str:
+    """Return text that ends as a sentence does, for what stands in a row with others."""
+    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
+
+
+def tell_finding(finding: Finding) -> str:
+    """Return a finding in one line: cause, evidence, repair."""
+    parts = [f"{describe_finding(finding)}: {end_sentence(printable(finding.evidence))}".rstrip(": ")]
+    if finding.repair:
+        parts.append(f"Repair: {end_sentence(printable(finding.repair))}")
+    return " ".join(parts)
+
+
+def find_causes(comparison: Comparison, candidate: str, *names: str) -> list[Finding]:
+    """Return the findings about one of these tensors."""
+    causes = []
+    for finding in comparison.findings:
+        if finding.candidate in ("", candidate) and set(names) & set(finding.where):
+            causes.append(finding)
+    return causes
+
+
+# -- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def sign_of(pair: Pair) -> str:
+    """Return ✓, ≈ or ✗; ? where nothing is proven."""
+    return GUESS_SIGN if is_guess(pair) and not pair.verdict.passed else SIGNS[pair.verdict]
+
+
+def describe_verdict(pair: Pair) -> str:
+    """Return sign and verdict; a guessed pair that differs is no difference, only a guess."""
+    return f"{sign_of(pair)} {'guessed' if is_guess(pair) and not pair.verdict.passed else pair.verdict.value}"
+
+
+def describe_pairing(pair: Pair, reference: str = "", candidate: str = "") -> str:
+    """Return how a pair was found, if not simply by its name."""
+    if pair.method is Method.NAME and pair.certain:
+        return ""
+    reference, candidate = reference or pair.reference_name, candidate or pair.candidate_name
+    other = f": {printable(candidate)}" if candidate != reference else ""
+    return ("" if pair.certain else "guessed by ") + METHODS[pair.method] + other
+
+
+def describe_row_pairing(row: Row) -> str:
+    """Return how a layer was found, if not simply by its name."""
+    pair = row.pairs[0]
+    return describe_pairing(pair, row.label, label_site(pair.sites[1])) if pair.sites else describe_pairing(pair)
+
+
+def describe_relation(pair: Pair) -> str:
+    """Return the proven relation: how the pair agrees, or how to accept that it does."""
+    if pair.related is None:
+        return ""
+    text = printable(pair.related.relation.text)
+    if pair.related.accepted:
+        return f"≈ after {text}"
+    return f"agrees after {text}: --accept {pair.related.relation.kind.value}"
+
+
+def describe_guess(pair: Pair) -> str:
+    """Return why a guessed pair that differs is evidence only."""
+    if not is_guess(pair) or pair.verdict.passed:
+        return ""
+    return f"paired only by {METHODS[pair.method]}; {GUESS_NOTE}"
+
+
+def describe_remark(pair: Pair) -> str:
+    """Return what a reader must know about a pair beside its numbers."""
+    return "; ".join(text for text in (describe_relation(pair), describe_guess(pair)) if text)
+
+
+def label_model_pair(pair: Pair) -> str:
+    """Return what an input or output of the model is called."""
+    if pair.sites is None:
+        return format_name(pair.name)
+    site = pair.sites[0]
+    call = f"of call {site.call}" if site.call and not site.module else ""
+    return printable(
+        " ".join(part for part in (_MODEL_LABELS.get(site.slot, site.slot.value), call, site.path) if part)
+    )
+
+
+def describe_difference(pair: Pair) -> str:
+    """Return by how much a pair differs, in one line."""
+    if pair.verdict is Verdict.SHAPE:
+        return join_sides(format_shape(pair.shape[0]), format_shape(pair.shape[1]))
+    if pair.metrics is None:
+        return "; ".join(printable(note.text) for note in pair.notes) or "no numbers"
+    size = f"max abs {format_number(measure_max_abs(pair))}"
+    if pair.slot is None or not pair.slot.is_gradient:
+        size += f", max rel {format_number(pair.metrics.max_rel)}"
+    out = f"{format_mismatched(pair)} of {plural(pair.metrics.count, 'element')} out of tolerance"
+    return f"{size}, {out} (atol {format_typed(pair.atol)}, rtol {format_typed(pair.rtol)})"
+
+
+def describe_numbers(pair: Pair, view: RecordingView) -> Iterator[tuple[str, str]]:
+    """Yield the numbers of a mismatched pair, line by line."""
+    metrics = pair.metrics
+    if metrics is None:
+        return
+    for role, prefix in ((REFERENCE, "ref"), (CANDIDATE, "cand")):
+        values = []
+        for name in ("mean", "std", "min", "max"):
+            values.append(f"{name} {format_number(getattr(metrics, f'{prefix}_{name}')):>10}")
+        yield role, "  ".join(values)
+    where = f" at {list(metrics.max_abs_index)}" if metrics.max_abs_index is not None else ""
+    parts = [f"max abs {format_number(measure_max_abs(pair))}{where}"]
+    share = view.share_of_scale(pair) if pair.slot is Slot.GRAD_OUTPUT else None
+    if share is not None:
+        parts.append(f"{format_number(share)} of the largest gradient")
+    parts += [f"mse {format_number(metrics.mse)}", f"rel l2 {format_number(metrics.rel_l2)}"]
+    parts += [f"cosine {metrics.cosine:.6f}", f"{format_mismatched(pair)} out"]
+    yield "difference", ", ".join(parts)
+    percentiles = [f"{name} {format_number(getattr(metrics, name))}" for name in ("p50", "p90", "p95", "p99")]
+    yield "percentile", ", ".join(percentiles)
+    remark = describe_remark(pair)
+    if remark:
+        yield "remark", remark
+
+
+def title_details(pair: Pair) -> str:
+    """Return what a pair shown in detail is: layer and direction."""
+    direction = "gradient" if pair.slot is Slot.GRAD_OUTPUT else str(pair.slot or "")
+    return f"{format_name(label_pair(pair))} {direction}".rstrip()
+
+
+def rank_pairs(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return pairs worst first, guessed ones after those that decide, equals in natural order of their names."""
+
+    def sort_key(pair: Pair) -> tuple[object, ...]:
+        rank, inexact, needed = pair.severity
+        guessed = is_guess(pair) and not pair.verdict.passed
+        size = -math.inf if math.isnan(needed) else -needed
+        return guessed, -rank, -inexact, size, natural_key(pair.name), pair.order
+
+    return sorted(pairs, key=sort_key)
+
+
+def choose_pairs(comparison: Comparison, top: int, verbose: bool) -> tuple[list[Pair], int]:
+    """Return the rows a table shows and how many worth showing it leaves out."""
+    if verbose:
+        return rank_pairs(comparison.pairs), 0
+    worst = rank_pairs(comparison.worst())
+    return worst[:top], max(0, len(worst) - top)
+
+
+# -- leftovers --------------------------------------------------------------------------------------------------------
+
+
+def rank_leftovers(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
+    """Return the leftovers of one side in natural order, those that are only listed last."""
+    of_side = [leftover for leftover in leftovers if leftover.side == side]
+    return sorted(of_side, key=lambda leftover: (not leftover.counts, natural_key(leftover.name)))
+
+
+_LEFTOVER_TITLES = {
+    LeftoverReason.EXTRA_OUTPUT: "returned only there",
+    LeftoverReason.INNER: "in modules that only one implementation has: no difference",
+    LeftoverReason.NOT_RECORDED: "that the other side did not record: not compared",
+    LeftoverReason.COMPUTED: "in computed buffers: no difference",
+    LeftoverReason.UNREACHED: "never reached: the other recording was cut off",
+}
+
+
+def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
+    """Return the title of a list of leftovers, saying why those are alone that are no difference."""
+    counts = Counter(leftover.reason for leftover in leftovers)
+    parts = [f"{len(leftovers):,}"]
+    for reason, text in _LEFTOVER_TITLES.items():
+        if counts[reason]:
+            parts.append(f"{counts[reason]:,} {text}")
+    return f"only in the {side} ({'; '.join(parts)})"
+
+
+def explain_leftover(leftover: Leftover) -> str:
+    """Return why a tensor is alone, or what may have been meant."""
+    other = CANDIDATE if leftover.side == REFERENCE else REFERENCE
+    parts = []
+    if leftover.same_as:
+        parts.append(f"same values as {printable(leftover.same_as)}")
+    if leftover.near:
+        shape = f" ({format_shape(leftover.near_shape)})" if leftover.near_shape is not None else ""
+        parts.append(f"did you mean {printable(leftover.near)}{shape}?")
+    if leftover.reason is LeftoverReason.EXTRA_OUTPUT:
+        parts.append(f"the {other} does not return it")
+    elif leftover.reason is LeftoverReason.NOT_RECORDED:
+        parts.append(f"the {other} was recorded without it")
+    elif leftover.reason is LeftoverReason.COMPUTED:
+        parts.append(f"computed, and not registered by the {other}: no difference")
+    elif leftover.reason is LeftoverReason.INNER:
+        parts.append("inside the model: no difference")
+    elif leftover.reason is LeftoverReason.UNREACHED:
+        parts.append(f"never reached: the {other}'s recording was cut off")
+    return "; ".join(parts)
+
+
+def hint_leftover(leftover: Leftover) -> str:
+    """Return what helps to find the partner; why a tensor is alone stands in the title of the list."""
+    return explain_leftover(replace(leftover, reason=LeftoverReason.NO_PARTNER))
+
+
+def _name_extra_outputs(extra: Sequence[Leftover]) -> str:
+    """Name the outputs that only one side returns."""
+    parts = []
+    for side in SIDES:
+        names = []
+        for leftover in extra:
+            if leftover.side == side:
+                path = leftover.site.path if leftover.site else ""
+                names.append(printable(path or leftover.name, 80))
+        if names:
+            parts.append(f"only the {side} returns {first_few(names, 2)}")
+    return ", ".join(parts)
+
+
+def describe_extra_outputs(comparison: Comparison, view: RecordingView) -> str:
+    """Say in one line which outputs only one side returns, and how to let that pass."""
+    if not view.summary.extra_outputs:
+        return ""
+    text = _name_extra_outputs(view.summary.extra_outputs)
+    if EXTRA_OUTPUTS in comparison.rules.accept:
+        return f"{text}: accepted by --accept extra"
+    if comparison.rules.judge is Judge.OUTPUTS:
+        return f"{text}: not counted with --judge outputs"
+    return f"{text}: --accept extra ignores this, --judge outputs judges only what both return"
+
+
+# -- sides, totals, tolerance -----------------------------------------------------------------------------------------
+
+
+def name_side(side: Side) -> str:
     """Return what a side is called, with the checkpoint whose weights were loaded into its model."""
     return with_checkpoint(side.label, side.meta) if side.kind == "recording" else side.label
 
 
 def with_checkpoint(label: str, meta: Mapping[str, Any]) -> str:
-    """Return a label with the checkpoint a recording tells of."""
+    """Return a label with the checkpoint named in the facts of a recording."""
     checkpoint = meta.get("checkpoint")
     return f"{label} with {checkpoint}" if isinstance(checkpoint, str) and checkpoint else label
 
 
-def side_counts(side: Side) -> list[str]:
-    """Return how much a source holds; what was recorded of a run is no parameters."""
+def describe_side(side: Side, layers: bool) -> list[str]:
+    """Return what a source is and how much it holds, one fact per column; some may be empty."""
     tensors = plural(side.tensors, "tensor")
-    if side.kind == "recording":
-        return [tensors, plural(side.elements, "element"), ""]
-    return [tensors, plural(side.elements, "parameter"), f"{side.trainable:,} trainable"]
+    if not layers:
+        if side.kind == "recording":
+            return [printable(side.kind), tensors, plural(side.elements, "element"), "", format_size(side.nbytes)]
+        trainable = f"{side.trainable:,} trainable"
+        parameters = plural(side.elements, "parameter")
+        return [printable(side.kind), tensors, parameters, trainable, format_size(side.nbytes)]
+    model = side.meta.get("model")
+    facts = model if isinstance(model, Mapping) else {}
+    parameters_of_model = facts.get("parameters")
+    mode, seed = _format_fact(side.meta.get("mode")), _format_fact(side.meta.get("seed"))
+    return [
+        tensors,
+        _format_fact(facts.get("class")),
+        plural(parameters_of_model, "parameter") if isinstance(parameters_of_model, int) else "",
+        f"{mode} mode" if mode else "",
+        f"seed {seed}" if seed else "",
+        format_size(side.nbytes),
+    ]
 
 
-def tally(totals: Totals) -> str:
+def _format_fact(value: Any) -> str:
+    return printable(str(value), 60) if isinstance(value, (str, int)) else ""
+
+
+def tally_verdicts(totals: Totals) -> str:
     """Return the counts of all verdicts and the match rate."""
-    counts = {verdict: getattr(totals, verdict.value.replace(" ", "_")) for verdict in Verdict}
-    parts = [f"{number:,} {verdict.value}" for verdict, number in counts.items() if number]
-    return ", ".join([*parts, f"match rate {match_rate(totals)}"])
+    counts = [
+        (totals.identical, Verdict.IDENTICAL),
+        (totals.close, Verdict.CLOSE),
+        (totals.different, Verdict.DIFFERENT),
+        (totals.shape, Verdict.SHAPE),
+        (totals.not_finite, Verdict.NOT_FINITE),
+        (totals.not_compared, Verdict.NOT_COMPARED),
+    ]
+    parts = [f"{number:,} {verdict.value}" for number, verdict in counts if number]
+    if totals.alone:
+        parts.append(f"{totals.alone:,} without a partner")
+    return ", ".join([*parts, f"match rate {format_match_rate(totals)}"])
 
 
-def match_rate(totals: Totals) -> str:
-    """Return the share of pairs that are the same; what was never reached is not."""
-    return percent(totals.matched, totals.comparable)
+def format_match_rate(totals: Totals) -> str:
+    """Return the share that is the same, of all pairs and of what has no partner."""
+    return format_percent(totals.matched, totals.comparable)
 
 
-def percent(part: int, whole: int) -> str:
-    """Return a share in percent, rounded; 100.00% means all and 0.00% none."""
-    if part in (0, whole):
-        return "100.00%" if part else "0.00%"
-    return f"{min(99.99, max(0.01, 100 * part / whole)):.2f}%"
-
-
-def ranked(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return pairs worst first, equals in natural order of their names."""
-
-    def key(pair: Pair) -> tuple[object, ...]:
-        rank, rounded, needed = pair.severity
-        return -rank, -rounded, -math.inf if math.isnan(needed) else -needed, natural_key(pair.name), pair.order
-
-    return sorted(pairs, key=key)
-
-
-def rows(comparison: Comparison, top: int, verbose: bool) -> tuple[list[Pair], int]:
-    """Return the rows a table shows and how many worth showing it leaves out."""
-    if verbose:
-        return ranked(comparison.pairs), 0
-    worst = ranked(comparison.worst())
-    return worst[:top], max(0, len(worst) - top)
-
-
-def ordered(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
-    """Return the leftovers of one side in natural order, those that are only listed last."""
-    mine = (left for left in leftovers if left.side == side)
-    return sorted(mine, key=lambda left: (not left.counts, natural_key(left.name)))
-
-
-def leftover_title(left: list[Leftover], side: str) -> str:
-    """Return the title of a list of leftovers, saying how many of them are no difference."""
-    listed = sum(not each.counts for each in left)
-    unreached = sum(each.unreached for each in left)
-    aside = f"; {listed:,} inside the model, no difference" if listed else ""
-    aside += f"; {unreached:,} never reached: the other recording was cut off" if unreached else ""
-    return f"only in the {side} ({len(left):,}{aside})"
-
-
-def part_of(comparison: Comparison, candidate: Side) -> Comparison:
-    """Return the comparison with one candidate alone."""
-    return replace(
-        comparison,
-        candidates=(candidate,),
-        pairs=tuple(pair for pair in comparison.pairs if pair.candidate == candidate.label),
-        leftovers=tuple(left for left in comparison.leftovers if left.candidate == candidate.label),
-        findings=tuple(each for each in comparison.findings if each.candidate in ("", candidate.label)),
-        first_divergences={
-            label: first for label, first in comparison.first_divergences.items() if label == candidate.label
-        },
-        aside=tuple(pair for pair in comparison.aside if pair.candidate == candidate.label),
-        latent=tuple(each for each in comparison.latent if each.candidate == candidate.label),
-    )
-
-
-def finding_about(comparison: Comparison, finding: Finding) -> str:
-    """Return which candidate a finding is about, where there are several."""
-    return finding.candidate if len(comparison.candidates) > 1 else ""
-
-
-def sentence(text: str) -> str:
-    """Return text that ends as a sentence does, for what stands in a row with others."""
-    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
-
-
-def name(text: str) -> str:
-    """Return a name that can be printed and seen."""
-    return printable(text) or "(no name)"
-
-
-def number(value: float | None) -> str:
-    """Return a measured number for a table."""
-    if value is None or math.isnan(value):
-        return "–"
-    return "0" if value == 0 else f"{value:.3e}"
-
-
-def relative(pair: Pair) -> float | None:
-    """Return the largest relative difference; none of gradients, which are measured by the scale of all of them."""
-    return None if pair.slot in GRADIENTS else measured(pair, "max_rel")
-
-
-def measured(pair: Pair, which: str) -> float | None:
-    """Return one number of a pair; none where it is zero because what is not finite does not enter it."""
-    value: float | None = getattr(pair.metrics, which, None)
-    return None if value == 0 and pair.verdict is Verdict.NOT_FINITE else value
-
-
-def largest(pairs: Iterable[Pair]) -> float | None:
-    """Return the largest difference of all pairs that have one."""
-    sizes = (measured(pair, "max_abs") for pair in pairs)
-    return max((size for size in sizes if size is not None and not math.isnan(size)), default=None)
-
-
-def short(value: float) -> str:
-    """Return a number as a person would type it on the command line."""
-    return f"{value:.15g}"
-
-
-def mismatched(pair: Pair) -> str:
-    """Return the share of elements out of tolerance; 0% means none and 100% means all."""
-    if pair.metrics is None or pair.metrics.count == 0:
-        return "–"
-    bad, count = pair.metrics.mismatched, pair.metrics.count
-    if bad is None:  # judged again: the count belonged to the old tolerance
-        return "?"
-    percent = 100 * bad / count
-    if 0 < percent < 0.1:
-        return "<0.1%"
-    return ">99.9%" if percent > 99.9 and bad < count else f"{percent:.1f}%" if bad else "0%"
-
-
-def shape(dimensions: Shape) -> str:
-    """Return `512×80`; no dimension is a scalar."""
-    return "×".join(map(str, dimensions)) or "scalar"
-
-
-def both(first: str, second: str) -> str:
-    """Return one text for both sides, or what became of it."""
-    return first if first == second else f"{first} → {second}"
-
-
-def pairing(pair: Pair) -> str:
-    """Return how a pair was found, if not simply by its name."""
-    if pair.matched_by == "name":
-        return ""
-    other = f": {printable(pair.candidate_name)}" if pair.candidate_name != pair.reference_name else ""
-    return printable(pair.matched_by) + other
-
-
-def size(nbytes: int) -> str:
-    """Return a number of bytes for people."""
-    value = float(nbytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.5 or unit == "TB":
-            break
-        value /= 1000
-    return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
-
-
-def tolerance(comparison: Comparison) -> str:
+def describe_tolerance(comparison: Comparison) -> str:
     """Return the rule of judgement with its origin."""
-    rule = comparison.tolerance
-    if rule.origin != "auto":
-        return f"|cand - ref| <= {short(rule.atol)} + {short(rule.rtol)} * |ref| ({printable(rule.origin)})"
-    by_dtype = dict.fromkeys(_auto(pair) for pair in comparison.pairs if pair.metrics)
-    return "auto, by dtype" + (": " + "; ".join(by_dtype) if by_dtype else "")
+    tolerance = comparison.tolerance
+    if tolerance.origin == "auto":
+        rules = dict.fromkeys(_describe_pair_tolerance(pair) for pair in comparison.pairs if pair.metrics)
+        text = "auto, by dtype" + (": " + "; ".join(rules) if rules else "")
+    else:
+        bound = f"{format_typed(tolerance.atol)} + {format_typed(tolerance.rtol)} * |ref|"
+        text = f"|cand - ref| <= {bound} ({printable(tolerance.origin)})"
+    for override in tolerance.overrides:
+        numbers = [("atol", override.atol), ("rtol", override.rtol)]
+        changes = " ".join(f"{name} {format_typed(value)}" for name, value in numbers if value is not None)
+        text += f"; {printable(override.pattern)}: {changes}"
+    return text
 
 
-def _auto(pair: Pair) -> str:
-    name = printable(both(*pair.dtype))
-    return f"{name} exact" if pair.atol == pair.rtol == 0 else f"{name} atol {short(pair.atol)} rtol {short(pair.rtol)}"
+def _describe_pair_tolerance(pair: Pair) -> str:
+    name = printable(join_sides(*pair.dtype))
+    if pair.atol == pair.rtol == 0:
+        return f"{name} exact"
+    return f"{name} atol {format_typed(pair.atol)} rtol {format_typed(pair.rtol)}"
 
 
-def passing(comparison: Comparison) -> str:
+def describe_rules(comparison: Comparison) -> str:
+    """Return what counts as agreement beside the tolerance, where that was changed."""
+    rules = comparison.rules
+    parts = [f"--accept {','.join(printable(kind) for kind in sorted(rules.accept))}"] if rules.accept else []
+    if rules.judge is not Judge.ALL:
+        parts.append(f"--judge {rules.judge.value}")
+    if rules.strict_dtype:
+        parts.append("--strict-dtype")
+    return " ".join(parts)
+
+
+def describe_passing(comparison: Comparison) -> str:
     """Return the smallest tolerance that passes, as options to type; or why there is none."""
     needed = comparison.needed_tolerance
     if needed is not None:
-        return format_options(needed)
-    totals = _that_count(comparison)
+        return typed(needed)
+    counting = [pair for pair in comparison.pairs if comparison.counts(pair)]
+    alone = [leftover for leftover in comparison.leftovers if comparison.counts_alone(leftover)]
+    totals = count_verdicts(counting, alone)
     reasons = [
-        (totals.shape, "of another shape"),
+        (totals.shape, "of different shapes"),
         (totals.not_finite, "not finite"),
         (totals.not_compared, "not compared"),
-        (totals.only_reference + totals.only_candidate, "without a partner"),
-        (comparison.totals.unreached, "never reached"),
+        (len(alone) - totals.unreached, "without a partner"),
+        (totals.unreached, "never reached"),
     ]
-    why = ", ".join(f"{many:,} {reason}" for many, reason in reasons if many)
-    why = why or ", ".join([*_cut_off(comparison), *_unread(comparison)]) or "nothing compared"
-    return f"no tolerance ({why}){_rest(comparison)}"
+    why = ", ".join(f"{number:,} {reason}" for number, reason in reasons if number)
+    why = why or ", ".join(_say_incomplete(comparison)) or "nothing compared"
+    measured = [pair for pair in counting if pair.metrics and pair.verdict is not Verdict.NOT_FINITE]
+    needed = replace(comparison, pairs=tuple(measured), leftovers=()).needed_tolerance
+    return f"no tolerance ({why})" + (f"; the rest at {typed(needed)}" if needed else "")
 
 
-def _rest(comparison: Comparison) -> str:
-    """Return what the pairs need that a tolerance can help."""
-    pairs = tuple(pair for pair in comparison.pairs if pair.metrics and pair.verdict is not Verdict.NOT_FINITE)
-    needed = replace(comparison, pairs=pairs, leftovers=()).needed_tolerance
-    return f"; the rest at {format_options(needed)}" if needed else ""
+# -- the summary of a recording ---------------------------------------------------------------------------------------
 
 
-def notes(comparison: Comparison) -> Iterator[str]:
+def count_layers(view: RecordingView) -> str:
+    """Return how many layers both sides have, and each alone."""
+    parts = [f"{view.summary.common_layers:,} common"]
+    parts += [f"{view.summary.layers_only_in[side]:,} only in the {side}" for side in SIDES]
+    return ", ".join(parts)
+
+
+def label_rate(rate: Rate) -> str:
+    """Return what a match rate is labelled with."""
+    return _RATE_LABELS.get(rate.name, rate.name)
+
+
+def describe_rate(rate: Rate) -> str:
+    """Return `148 of 150 layers match, 98.67%`."""
+    unit = _UNITS.get(rate.name, f"{rate.name} tensor")
+    parts = []
+    if rate.unreached:
+        parts.append(f"{rate.unreached:,} never reached")
+    if rate.missing:
+        parts.append(f"{rate.missing:,} missing on one side")
+    detail = f" ({', '.join(parts)})" if parts else ""
+    guesses = f"{plural(rate.guessed, 'guessed pair')}, {rate.guessed_matched:,} of them agree" if rate.guessed else ""
+    if not rate.total:
+        return f"{guesses}: evidence only"
+    verb = "matches" if rate.total == 1 else "match"
+    share = f"{rate.matched:,} of {plural(rate.total, unit)} {verb}, {format_percent(rate.matched, rate.total)}{detail}"
+    return share + (f"; {guesses}" if guesses else "")
+
+
+def describe_outputs(view: RecordingView) -> str:
+    """Return whether the outputs agree, and by how much not."""
+    summary = view.summary
+    difference = f", max abs {format_number(summary.output_max_abs)}" if summary.output_max_abs is not None else ""
+    if summary.outputs_agree is None:
+        unread = view.candidate.unread_outputs
+        if unread:
+            return f"not compared: {counted([printable(name, 80) for name in unread], 'final output')}"
+        return "the final output was never reached" if view.unreached else "not recorded on both sides"
+    if summary.outputs_agree:
+        return f"{_say_all(len(view.outputs), 'final output', 'agrees', 'agree')}{difference}"
+    failing = sum(not pair.verdict.passed for pair in view.outputs)
+    if not failing:
+        return "a final output has no partner"
+    return f"{_say_share_differs(failing, len(view.outputs), 'final output')}{difference}"
+
+
+def describe_cut_off(view: RecordingView) -> str:
+    """Return how much of one side the other never came to."""
+    parts = []
+    for side in SIDES:
+        number = sum(leftover.side == side for leftover in view.unreached)
+        if number:
+            parts.append(f"{plural(number, 'tensor')} of the {side}")
+    verb = "was" if len(view.unreached) == 1 else "were"
+    return f"{' and '.join(parts)} {verb} never reached: the other recording was cut off"
+
+
+def close_summary(comparison: Comparison, view: RecordingView) -> tuple[bool, str]:
+    """Return whether all is well with a candidate, and the last line to say about it."""
+    outcome = comparison.outcome_of(view.candidate.label)
+    if outcome is Outcome.IDENTICAL:
+        return True, "identical"
+    if outcome is Outcome.CLOSE:
+        return True, "agrees within tolerance"
+    if view.first is not None and view.first.reason is not PartingReason.EXTRA_OUTPUT:
+        return False, f"first divergence: {format_name(view.first.name)}"
+    if outcome is Outcome.NOTHING:
+        return False, "nothing the models computed was compared"
+    if view.unreached or comparison.cut_off_sides(view.candidate.label):
+        return False, "everything recorded on both sides agrees, but a recording was cut off"
+    unread = comparison.unread_outputs(view.candidate.label)
+    if unread:
+        return False, f"everything compared agrees, but {printable(unread[0][1], 80)} could not be compared"
+    if all(pair.verdict.passed for pair in view.pairs if comparison.counts(pair)):
+        alone = "; ".join(_say_without_partner(comparison, view))
+        return False, f"everything compared agrees, but {alone}" if alone else "different"
+    return False, "not everything agrees"
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def list_notes(comparison: Comparison) -> Iterator[str]:
     """Yield what the reader should know besides the numbers, ready to print."""
-    yield from nothing.ways_out(comparison)
-    yield from _some([f"not compared: {told}" for told in nothing.unread(comparison)])
-    yield from map(printable, comparison.notes)
-    yield from (f"reference: {printable(note)}" for note in comparison.reference.notes)
+    yield from _list_ways_out(comparison)
+    yield from _limit_list([f"not compared: {sentence}" for _, sentence in list_unread_outputs(comparison)])
+    for note in comparison.notes:
+        yield printable(note.text)
+    for text in comparison.reference.notes:
+        yield f"reference: {printable(text)}"
     for side in comparison.candidates:
-        role = printable(side.label) if len(comparison.candidates) > 1 else "candidate"
-        yield from (f"{role}: {printable(note)}" for note in side.notes)
-    yield from _faint(comparison)
-    yield from _not_finite_alike(comparison)
-    broken = ((pair, pair.metrics) for pair in comparison.pairs if pair.verdict is Verdict.NOT_FINITE)
-    yield from _some([_not_finite(pair, numbers) for pair, numbers in broken if numbers])
-    said = Counter(pair.note for pair in comparison.pairs if pair.note)
-    yield from _some([f"{plural(number, 'tensor')}: {printable(note)}" for note, number in said.most_common()])
+        role = printable(side.label) if len(comparison.candidates) > 1 else CANDIDATE
+        for text in side.notes:
+            yield f"{role}: {printable(text)}"
+    yield from _note_faint_tensors(comparison)
+    yield from _note_nonfinite_tensors(comparison)
+    texts = Counter(note.text for pair in comparison.pairs for note in pair.notes)
+    yield from _limit_list([f"{plural(number, 'tensor')}: {printable(text)}" for text, number in texts.most_common()])
 
 
-_FAR = 0.01  # relatively: what rounding does not explain
-
-
-def _faint(comparison: Comparison) -> Iterator[str]:
-    """Tell what passes only because it is small: no value of it could be told from zero."""
-    names = [printable(pair.name) for pair in comparison.pairs if pair.verdict is Verdict.CLOSE and _is_faint(pair)]
+def _note_faint_tensors(comparison: Comparison) -> Iterator[str]:
+    """Name what passes only because it is small: no value of it could be told from zero."""
+    names = []
+    for pair in comparison.pairs:
+        metrics = pair.metrics
+        if pair.verdict is Verdict.CLOSE and metrics and metrics.rel_l2 > _FAR:
+            ends = (metrics.ref_min, metrics.ref_max, metrics.cand_min, metrics.cand_max)
+            if max(abs(end) for end in ends) <= pair.atol:
+                names.append(printable(pair.name))
     if names:
-        lie, pass_, hold = ("lies", "passes", "it holds") if len(names) == 1 else ("lie", "pass", "they hold")
-        yield f"{counted(names, 'tensor')} {lie} wholly below the tolerance and {pass_} whatever {hold}: see --atol"
+        verb, passes = ("is", "it passes") if len(names) == 1 else ("are", "they pass")
+        yield f"{counted(names, 'tensor')} {verb} smaller than atol, so {passes} with any values: lower --atol to judge"
 
 
-def _is_faint(pair: Pair) -> bool:
-    numbers = pair.metrics
-    if numbers is None or not numbers.rel_l2 > _FAR:
-        return False
-    return max(map(abs, (numbers.ref_min, numbers.ref_max, numbers.cand_min, numbers.cand_max))) <= pair.atol
+def _note_nonfinite_tensors(comparison: Comparison) -> Iterator[str]:
+    """Say where NaN and inf agree, and where not."""
+    agreeing: list[tuple[str, int]] = []
+    differing = []
+    for pair in comparison.pairs:
+        metrics = pair.metrics
+        if metrics is None:
+            continue
+        # where some places differ the saved counts do not tell how many agree
+        if metrics.nonfinite_ref and not metrics.nonfinite_unequal:
+            agreeing.append((pair.name, metrics.nonfinite_ref))
+        if pair.verdict is Verdict.NOT_FINITE:
+            numbers = f"{metrics.nonfinite_ref:,} NaN/inf in the reference, {metrics.nonfinite_cand:,} in the candidate"
+            verb = "differs" if metrics.nonfinite_unequal == 1 else "differ"
+            places = f"{plural(metrics.nonfinite_unequal, 'place')} {verb}"
+            differing.append(f"{printable(pair.name, 80)}: {numbers}, {places}")
+    if agreeing:
+        total = sum(number for _, number in agreeing)
+        where = printable(agreeing[0][0], 80) if len(agreeing) == 1 else plural(len(agreeing), "tensor")
+        yield f"{total:,} NaN/inf at the same {'place' if total == 1 else 'places'} on both sides, in {where}"
+    yield from _limit_list(differing)
 
 
-def _not_finite_alike(comparison: Comparison) -> Iterator[str]:
-    agreed = [pair for pair in comparison.pairs if _alike(pair)]
-    if agreed:
-        many = sum(map(_alike, agreed))
-        where = printable(agreed[0].name, 80) if len(agreed) == 1 else plural(len(agreed), "tensor")
-        yield f"{many:,} NaN/inf at the same {'place' if many == 1 else 'places'} on both sides, in {where}"
-
-
-def _alike(pair: Pair) -> int:
-    numbers = pair.metrics
-    # where some places disagree the saved counts do not tell how many agree
-    return numbers.nonfinite_ref if numbers and not numbers.nonfinite_unequal else 0
-
-
-def _not_finite(pair: Pair, numbers: Metrics) -> str:
-    counts = f"{numbers.nonfinite_ref:,} NaN/inf in the reference, {numbers.nonfinite_cand:,} in the candidate"
-    return f"{printable(pair.name, 80)}: {counts}, {plural(numbers.nonfinite_unequal, 'place')} not the same"
-
-
-def _some(texts: list[str]) -> Iterator[str]:
+def _limit_list(texts: Sequence[str]) -> Iterator[str]:
     yield from texts[:_LONGEST_LIST]
     if len(texts) > _LONGEST_LIST:
-        yield f"and {len(texts) - _LONGEST_LIST:,} more of this kind; the JSON report has all"
-
-
-def divergences(comparison: Comparison) -> Iterator[str]:
-    """Yield where each candidate parts first, with the plain facts known about that place."""
-    many = len(comparison.candidates) > 1
-    for side in comparison.candidates:
-        found = comparison.first_divergences.get(side.label)
-        if found is not None:
-            facts = [f"{key} {_fact(value)}" for key, value in found.items() if key != "name" and _is_plain(value)]
-            against = f", against {side.label}" if many else ""
-            yield printable(str(found.get("name", "?")) + (f" ({', '.join(facts)})" if facts else "") + against)
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (str, int, float)) and value != ""
-
-
-def _fact(value: object) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+        yield f"and {len(texts) - _LONGEST_LIST:,} more like this; the JSON report has all of them"

@@ -215,13 +215,15 @@ def match_rows(whole: Array, parts: Array, atol: float, rtol: float) -> Array:
     places = np.empty(len(whole), np.intp)
     places[np.argsort((part_features @ weights).real)] = np.argsort((whole_features @ weights).real)
     # rounding may exchange rows whose projections are close: those are matched again by their distance
-    gaps = np.abs(whole_features[places] - part_features)
+    with np.errstate(all="ignore"):
+        gaps = np.abs(whole_features[places] - part_features)
     loose = np.flatnonzero((gaps > atol + rtol * np.abs(part_features)).any(axis=1))
     if len(loose) > MOST_REMATCHED:
         return places
     free = places[loose]
     for row in loose:
-        nearest = np.abs(whole_features[free] - part_features[row]).max(axis=1).argmin()
+        with np.errstate(all="ignore"):
+            nearest = np.abs(whole_features[free] - part_features[row]).max(axis=1).argmin()
         places[row] = free[nearest]
         free = np.delete(free, nearest)
     return places

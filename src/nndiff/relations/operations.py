@@ -337,8 +337,7 @@ class Multiply:
 
     def apply(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays after it, in float64 or complex128."""
-        with np.errstate(all="ignore"):
-            return [widen(array) * self.factor for array in arrays]
+        return [widen(array) * self.factor for array in arrays]
 
 
 @dataclass(frozen=True)
@@ -387,9 +386,8 @@ class WeightNormGradient:
         weight_gradient, size, direction = arrays
         length, unit = split_direction(widen(direction), self.axes)
         size_gradient = np.sum(widen(weight_gradient) * unit, axis=self.axes, keepdims=True)
-        with np.errstate(all="ignore"):
-            factor = _spread_size(size, direction, self.axes) / length
-            direction_gradient = factor * (weight_gradient - size_gradient * unit)
+        factor = _spread_size(size, direction, self.axes) / length
+        direction_gradient = factor * (weight_gradient - size_gradient * unit)
         return [size_gradient.reshape(size.shape), direction_gradient]
 
 
@@ -435,10 +433,9 @@ def widen(array: Array) -> Array:
 
 def split_direction(direction: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the length of a direction over some axes, never 0, and its unit vectors."""
-    with np.errstate(all="ignore"):
-        length = np.sqrt(np.sum(np.square(np.abs(direction)), axis=axes, keepdims=True))
-        length = np.maximum(length, np.finfo(np.float64).tiny)
-        return length, direction / length
+    length = np.sqrt(np.sum(np.square(np.abs(direction)), axis=axes, keepdims=True))
+    length = np.maximum(length, np.finfo(np.float64).tiny)
+    return length, direction / length
 
 
 def _spread_size(size: Array, direction: Array, axes: tuple[int, ...]) -> Array:

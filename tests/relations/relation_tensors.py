@@ -28,8 +28,10 @@ def describe(array):
     finite = numbers[np.isfinite(numbers)]
     if not finite.size:
         return Stats(numbers.size, numbers.size, *[float("nan")] * 6)
-    largest, length = np.abs(finite).max(), np.sqrt(np.sum(finite**2))
-    moments = finite.mean(), finite.std(), finite.min(), finite.max()
+    largest = np.abs(finite).max()
+    length = largest * np.sqrt(np.sum((finite / (largest or 1.0)) ** 2))
+    with np.errstate(all="ignore"):
+        moments = finite.mean(), finite.std(), finite.min(), finite.max()
     return Stats(numbers.size, int(numbers.size - finite.size), *map(float, (*moments, largest, length)))
 
 

@@ -140,7 +140,7 @@ def test_equal_sum_and_norm_are_no_agreement():
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, np.nan])
-@pytest.mark.parametrize("case", [case for case in WAYS if case != "one long axis"])
+@pytest.mark.parametrize("case", [case for case in WAYS if not merges_axes(*(side.shape for side in both(case)))])
 def test_constants_prove_nothing(case, value):
     one, other = both(case)
     assert found(np.full_like(one, value), np.full_like(other, value)) is None
@@ -261,9 +261,7 @@ def test_statistics_reject_before_anything_is_read():
     one, other = both("time first")
     unread = NoData("must not be read")
     sides = [tensor(one, with_stats=True), tensor(other + 1, with_stats=True)]
-    sketch = [
-        TensorRef("x", t.shape, t.dtype, unread, trace=Trace(stats=t.trace.stats, sketch=t)) for t in sides
-    ]
+    sketch = [TensorRef("x", t.shape, t.dtype, unread, trace=Trace(stats=t.trace.stats, sketch=t)) for t in sides]
     assert proof.statistics_differ(*sketch, ATOL, RTOL)
     assert not proof.statistics_differ(tensor(one, with_stats=True), tensor(other, with_stats=True), 0.0, 0.0)
     check(layout.prove([tensor(one, with_stats=True)], [tensor(other, with_stats=True)], 0.0, 0.0), [one], [other])

@@ -43,7 +43,7 @@ def test_both_conventions_are_told(lowest, kind, inverted, flipped):
 def test_a_mask_may_be_repeated_along_any_axes(shape):
     axes = {3: shape.index(3), 7: shape.index(7)}
     spread = tuple(size if axis in axes.values() else 1 for axis, size in enumerate(shape))
-    wide = np.ascontiguousarray(np.broadcast_to(additive(KEPT).reshape(spread), shape))
+    wide = np.broadcast_to(additive(KEPT).reshape(spread), shape).copy()
     check(found(KEPT, wide), [KEPT], [wide])
     check(found(wide, KEPT), [wide], [KEPT])
     wide.reshape(-1)[-1] = 0.0 if wide.reshape(-1)[-1] else -np.inf

@@ -271,11 +271,11 @@ def lengths_differ(reference: Tensors, candidate: Tensors, atol: float, rtol: fl
     """Return True if recorded statistics show that two groups cannot hold the same elements."""
     lengths = []
     for tensors in (reference, candidate):
-        squares = 0.0
+        length = 0.0
         for tensor in tensors:
             if tensor.trace.stats is None or tensor.trace.stats.nonfinite:
                 return False
-            squares += tensor.trace.stats.l2**2
-        lengths.append(math.sqrt(squares))
+            length = math.hypot(length, tensor.trace.stats.l2)
+        lengths.append(length)
     count = sum(tensor.count for tensor in reference)
     return abs(lengths[0] - lengths[1]) > math.sqrt(count) * atol + (rtol + STATS_ROUNDING) * lengths[0]

@@ -32,7 +32,7 @@ def test_both_conventions_are_told(lowest, kind, inverted, flipped):
     sides = sides[::-1] if flipped else sides
     relation = found(*sides)
     assert relation.kind is RelationKind.MASK
-    one, other = check(relation, [sides[0]], [sides[1]])
+    one, _ = check(relation, [sides[0]], [sides[1]])
     assert np.array_equal(one.reshape(3, 7), KEPT)
     forms = {operation.form for operation in (*relation.reference, *relation.candidate) if hasattr(operation, "form")}
     assert forms == {MaskForm.TRUE_MASKS if inverted else MaskForm.TRUE_KEEPS, MaskForm.ADDITIVE}

@@ -78,7 +78,9 @@ def test_a_relation_is_told_by_side():
     turned, stacked = (Permute((1, 0)),), (Stack(0),)
     assert Relation(RelationKind.LAYOUT, candidate=turned).text == "permute(1, 0)"
     assert Relation(RelationKind.LAYOUT, stacked).text == "reference: stack along axis 0"
-    assert Relation(RelationKind.LAYOUT, stacked, turned).text == "reference: stack along axis 0; candidate: permute(1, 0)"
+    assert (
+        Relation(RelationKind.LAYOUT, stacked, turned).text == "reference: stack along axis 0; candidate: permute(1, 0)"
+    )
     assert Relation(RelationKind.TIED).text == "equal elements"
     assert Take(0, tuple(range(9))).text == "take places 0, 1, 2, 3, ... 9 in all along axis 0"
 

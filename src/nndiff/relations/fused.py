@@ -26,7 +26,7 @@ from nndiff.tensors import (
 from nndiff.verdict import RelationKind
 
 LARGEST_FUSED = 1 << 26  # elements: four times the largest of its parts, which are layers of one kind
-MOST_ORDER_STEPS = 20_000  # places times parts tried for an order: enough for 128 experts in reverse order
+MOST_ORDER_STEPS = 20_000  # places times parts tried for an order: enough for 128 experts in any order
 LEAST_ROW = 2  # elements by which a row can be found: single numbers are found in every permutation
 ROW_FEATURES = 512  # elements of a row by which it is found; all are compared afterwards
 MOST_REMATCHED = 1024  # rows told apart by their distances, where rounding mixed up their order
@@ -176,10 +176,10 @@ def find_order(search: FusedSearch) -> Relation | None:
             return search.build_relation(order)
         following = []
         for number, part in enumerate(parts):
+            steps += 1
             stop = start + part.shape[search.axis]
             if number in order or stop > length:
                 continue
-            steps += 1
             if (number, start) not in matches:
                 window = (slice(None),) * search.axis + (slice(start, stop),)
                 matches[number, start] = search.agree(search.whole[window], part)

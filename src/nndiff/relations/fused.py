@@ -26,7 +26,7 @@ from nndiff.tensors import (
 from nndiff.verdict import RelationKind
 
 LARGEST_FUSED = 1 << 26  # elements: four times the largest of its parts, which are layers of one kind
-MOST_ORDER_STEPS = 20_000  # places times parts tried for an order: enough for 128 experts in reverse order
+MOST_ORDER_STEPS = 20_000  # places times parts tried for an order: enough for 128 experts in any order
 LEAST_ROW = 2  # elements by which a row can be found: single numbers are found in every permutation
 ROW_FEATURES = 512  # elements of a row by which it is found; all are compared afterwards
 MOST_REMATCHED = 1024  # rows told apart by their distances, where rounding mixed up their order
@@ -176,10 +176,10 @@ def find_order(search: FusedSearch) -> Relation | None:
             return search.build_relation(order)
         following = []
         for number, part in enumerate(parts):
+            steps += 1
             stop = start + part.shape[search.axis]
             if number in order or stop > length:
                 continue
-            steps += 1
             if (number, start) not in matches:
                 window = (slice(None),) * search.axis + (slice(start, stop),)
                 matches[number, start] = search.agree(search.whole[window], part)
@@ -215,13 +215,15 @@ def match_rows(whole: Array, parts: Array, atol: float, rtol: float) -> Array:
     places = np.empty(len(whole), np.intp)
     places[np.argsort((part_features @ weights).real)] = np.argsort((whole_features @ weights).real)
     # rounding may exchange rows whose projections are close: those are matched again by their distance
-    gaps = np.abs(whole_features[places] - part_features)
+    with np.errstate(all="ignore"):
+        gaps = np.abs(whole_features[places] - part_features)
     loose = np.flatnonzero((gaps > atol + rtol * np.abs(part_features)).any(axis=1))
     if len(loose) > MOST_REMATCHED:
         return places
     free = places[loose]
     for row in loose:
-        nearest = np.abs(whole_features[free] - part_features[row]).max(axis=1).argmin()
+        with np.errstate(all="ignore"):
+            nearest = np.abs(whole_features[free] - part_features[row]).max(axis=1).argmin()
         places[row] = free[nearest]
         free = np.delete(free, nearest)
     return places

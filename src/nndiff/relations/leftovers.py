@@ -66,7 +66,8 @@ def relate_leftovers(
     `paired` are parameters that have a partner, but may be the weight that leftovers of weight norm make. `value_of`
     gives the parameter of a gradient; without it, it is looked up among the leftovers.
     """
-    finder = GroupFinder(partner, tolerance_of, value_of or find_among((*reference_leftovers, *candidate_leftovers)))
+    finder = GroupFinder(partner, tolerance_of, value_of or (lambda gradient: None))
+    finder.remember_values(reference_leftovers, candidate_leftovers)
     for slot in (Slot.PARAM, Slot.PARAM_GRAD):
         finder.start_slot(
             [tensor for tensor in reference_leftovers if tensor.site.slot is slot],
@@ -77,20 +78,6 @@ def relate_leftovers(
     return finder.groups
 
 
-def find_among(leftovers: Sequence[TensorRef]) -> ValueOf:
-    """Return a function that finds the parameter of a gradient among some tensors."""
-    names = {tensor.name: tensor for tensor in leftovers}
-
-    def find(gradient: TensorRef) -> TensorRef | None:
-        site = gradient.site
-        owner = f"{site.module}.{site.tensor}" if site.module else site.tensor
-        # both sides may have a parameter of that name: the shape is its gradient's
-        tensor = names.get(f"{owner}:{Slot.PARAM.value}")
-        return tensor if tensor is not None and tensor.shape == gradient.shape else None
-
-    return find
-
-
 class GroupFinder:
     """Find groups among the tensors of both sides that have no partner, with bounded work."""
 
@@ -99,9 +86,17 @@ class GroupFinder:
         self._partner = partner
         self._tolerance_of = tolerance_of
         self._value_of = value_of
+        self._values: tuple[dict[tuple[str, str], TensorRef], ...] = ({}, {})
         self._read = 0
         self._free: tuple[list[TensorRef], list[TensorRef]] = ([], [])
         self._proven: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Relation]] = {}  # by the modules of both sides
+
+    def remember_values(self, *sides: Sequence[TensorRef]) -> None:
+        """Keep the parameters of both sides, whose values the gradients of a weight norm depend on."""
+        for values, tensors in zip(self._values, sides, strict=True):
+            for tensor in tensors:
+                if tensor.site.slot is Slot.PARAM:
+                    values[tensor.site.module, tensor.site.tensor] = tensor
 
     def start_slot(self, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]) -> None:
         """Look among these tensors from now on."""
@@ -137,8 +132,10 @@ class GroupFinder:
             self._add(reference, candidate, weight_norm.prove(reference, candidate, atol, rtol))
             return
         values = []
-        for gradient in candidate if len(reference) == 1 else reference:
-            value = self._value_of(gradient)
+        normed_side = 1 if len(reference) == 1 else 0
+        for gradient in (reference, candidate)[normed_side]:
+            key = gradient.site.module, gradient.site.tensor
+            value = self._value_of(gradient) or self._values[normed_side].get(key)
             if value is not None:
                 values.append(value)
         relation = weight_norm.prove_gradient(reference, candidate, values, atol, rtol)
@@ -274,11 +271,11 @@ def lengths_differ(reference: Tensors, candidate: Tensors, atol: float, rtol: fl
     """Return True if recorded statistics show that two groups cannot hold the same elements."""
     lengths = []
     for tensors in (reference, candidate):
-        squares = 0.0
+        length = 0.0
         for tensor in tensors:
             if tensor.trace.stats is None or tensor.trace.stats.nonfinite:
                 return False
-            squares += tensor.trace.stats.l2**2
-        lengths.append(math.sqrt(squares))
+            length = math.hypot(length, tensor.trace.stats.l2)
+        lengths.append(length)
     count = sum(tensor.count for tensor in reference)
     return abs(lengths[0] - lengths[1]) > math.sqrt(count) * atol + (rtol + STATS_ROUNDING) * lengths[0]

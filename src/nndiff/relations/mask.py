@@ -10,11 +10,12 @@ import numpy as np
 
 from nndiff.relations.axis_search import drop_ones
 from nndiff.relations.operations import MASKED_BELOW, AsMask, Expand, MaskForm, Reshape
-from nndiff.relations.proof import LARGEST_TENSOR, agree_after, is_readable, read_array
+from nndiff.relations.proof import LARGEST_TENSOR, agree, agree_after, is_readable, read_array
 from nndiff.relations.relation import Array, Operation, Relation
 from nndiff.tensors import Shape, TensorRef
 from nndiff.verdict import RelationKind
 
+PEEKED = 256  # elements looked at first
 MOST_AXES_TRIED = 8  # axes of a mask: attention has five at most, and every choice among them is tried
 
 
@@ -36,7 +37,11 @@ def prove(
         return None
     if not any(True for _ in fit_shapes(reference[0].shape, candidate[0].shape)):
         return None
+    if not all(may_be_mask(tensor) for tensor in tensors):
+        return None
     arrays = [read_array(tensor) for tensor in tensors]
+    if agree(arrays[0], arrays[1], atol, rtol):
+        return None
     forms = [list_forms(array) for array in arrays]
     if not all(forms):
         return None
@@ -58,6 +63,14 @@ def prove(
                 if agree_after(relation, arrays[:1], arrays[1:], 0.0, 0.0):
                     return relation
     return None
+
+
+def may_be_mask(tensor: TensorRef) -> bool:
+    """Return False if a few elements show that a tensor is no mask: most tensors are none, and need not be read."""
+    if tensor.missing:
+        return True
+    peeked = tensor.dtype.decode(tensor.read(0, min(tensor.count, PEEKED)))
+    return bool(list_forms(peeked.astype(bool) if tensor.dtype.kind == "bool" else peeked))
 
 
 def list_forms(array: Array) -> tuple[MaskForm, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,11 @@ MOST_PLACES = 1 << 24  # along an axis: four times the rows of the largest vocab
 MASKED_BELOW = -1e4  # the weakest additive mask in use: -10000 of BERT; others take -inf or the dtype's minimum
 
 
+def describe_value(value: object) -> str:
+    """Return a value for a message: short however large it is, and without control characters."""
+    return printable(reprlib.repr(value), 60)
+
+
 class Fields:
     """Read the fields of one stored operation; whatever is not as written by nndiff raises ReportError."""
 
@@ -33,7 +39,7 @@ class Fields:
 
     def fail(self, name: str, expected: str) -> ReportError:
         """Return the error that names the field and what it should be."""
-        got = printable(repr(self.stored.get(name)), 60)
+        got = describe_value(self.stored.get(name))
         return ReportError(f"a stored relation is damaged: {name!r} of {self.op!r} is {got}, expected {expected}")
 
     def read_integer(self, name: str, most: int) -> int:
@@ -337,8 +343,7 @@ class Multiply:
 
     def apply(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays after it, in float64 or complex128."""
-        with np.errstate(all="ignore"):
-            return [widen(array) * self.factor for array in arrays]
+        return [widen(array) * self.factor for array in arrays]
 
 
 @dataclass(frozen=True)
@@ -387,9 +392,8 @@ class WeightNormGradient:
         weight_gradient, size, direction = arrays
         length, unit = split_direction(widen(direction), self.axes)
         size_gradient = np.sum(widen(weight_gradient) * unit, axis=self.axes, keepdims=True)
-        with np.errstate(all="ignore"):
-            factor = _spread_size(size, direction, self.axes) / length
-            direction_gradient = factor * (weight_gradient - size_gradient * unit)
+        factor = _spread_size(size, direction, self.axes) / length
+        direction_gradient = factor * (weight_gradient - size_gradient * unit)
         return [size_gradient.reshape(size.shape), direction_gradient]
 
 
@@ -435,10 +439,9 @@ def widen(array: Array) -> Array:
 
 def split_direction(direction: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the length of a direction over some axes, never 0, and its unit vectors."""
-    with np.errstate(all="ignore"):
-        length = np.sqrt(np.sum(np.square(np.abs(direction)), axis=axes, keepdims=True))
-        length = np.maximum(length, np.finfo(np.float64).tiny)
-        return length, direction / length
+    length = np.sqrt(np.sum(np.square(np.abs(direction)), axis=axes, keepdims=True))
+    length = np.maximum(length, np.finfo(np.float64).tiny)
+    return length, direction / length
 
 
 def _spread_size(size: Array, direction: Array, axes: tuple[int, ...]) -> Array:
@@ -472,7 +475,7 @@ def load_relation(data: object) -> Relation:
     kinds = {kind.value: kind for kind in RelationKind}
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        raise ReportError(f"a stored relation is of the unknown kind {printable(repr(kind), 60)}")
+        raise ReportError(f"a stored relation is of the unknown kind {describe_value(kind)}")
     sides: list[tuple[Operation, ...]] = []
     for side in ("reference", "candidate"):
         operations = data.get(side)
@@ -488,6 +491,6 @@ def _load_operation(stored: object) -> Operation:
     classes = {operation.op: operation for operation in OPERATIONS}
     op = stored.get("op") if isinstance(stored, dict) else None
     if not isinstance(stored, dict) or not isinstance(op, str) or op not in classes:
-        raise ReportError(f"a stored relation has the unknown operation {printable(repr(op), 60)}")
+        raise ReportError(f"a stored relation has the unknown operation {describe_value(op)}")
     operation: Operation = classes[op].load(Fields(op, stored))
     return operation

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.tensors import TensorRef
@@ -38,12 +39,12 @@ class Relation:
 
     @property
     def text(self) -> str:
-        """Return the operations as a person would write them: `permute(1, 0)`."""
-        sides = []
-        for operations, suffix in ((self.candidate, ""), (self.reference, " of the reference")):
-            if operations:
-                sides.append(", ".join(operation.text for operation in operations) + suffix)
-        return "; ".join(sides) or "equal elements"
+        """Return the operations as a person would write them: `permute(1, 0)`; those of the candidate go unnamed."""
+        on_reference = ", ".join(operation.text for operation in self.reference)
+        on_candidate = ", ".join(operation.text for operation in self.candidate)
+        if not on_reference:
+            return on_candidate or "equal elements"
+        return f"reference: {on_reference}" + (f"; candidate: {on_candidate}" if on_candidate else "")
 
     def apply(self, reference: Sequence[Array], candidate: Sequence[Array]) -> tuple[Array, Array]:
         """Return both sides in one form; raise ValueError if the operations do not fit the arrays."""
@@ -77,8 +78,9 @@ class Prove(Protocol):
 
 def _apply_operations(operations: Sequence[Operation], arrays: Sequence[Array]) -> Array:
     try:
-        for operation in operations:
-            arrays = operation.apply(arrays)
+        with np.errstate(all="ignore"):  # NaN and inf are values like others
+            for operation in operations:
+                arrays = operation.apply(arrays)
     except IndexError as error:
         raise ValueError(str(error)) from None
     if len(arrays) != 1:

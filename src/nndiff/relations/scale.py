@@ -13,6 +13,8 @@ from nndiff.relations.relation import Array, Relation
 from nndiff.tensors import TensorRef
 from nndiff.verdict import RelationKind
 
+LEAST_SQUARED, MOST_SQUARED = 1e-150, 1e150  # sizes whose squares float64 holds: others may have a wrong length
+
 
 def prove(
     reference: Sequence[TensorRef],
@@ -83,8 +85,10 @@ def statistics_exclude_factor(reference: TensorRef, candidate: TensorRef, atol: 
     )
     least, most = 0.0, math.inf
     for reference_size, candidate_size, slack in sizes:
+        if not all(LEAST_SQUARED < size < MOST_SQUARED for size in (reference_size, candidate_size)):
+            return False
         slack += STATS_ROUNDING * reference_size
-        least = max(least, candidate_size / (reference_size + slack) if reference_size + slack > 0 else 0.0)
+        least = max(least, candidate_size / (reference_size + slack))
         most = min(most, candidate_size / (reference_size - slack) if reference_size > slack else math.inf)
     return least > most
 

@@ -91,8 +91,9 @@ class Run:
 
     @cached_property
     def failing_outputs(self) -> Sequence[SitePair]:
-        """Return the outputs that do not agree."""
-        return [site for site in self.outputs if not site.passed]
+        """Return the outputs that do not agree; a guess that could not be compared proves nothing."""
+        failing = [site for site in self.outputs if not site.passed]
+        return [site for site in failing if site.was_compared or site.pair.certain]
 
     @cached_property
     def _input_names(self) -> tuple[dict[str, TensorRef], dict[str, TensorRef]]:
@@ -311,20 +312,26 @@ def describe_divergence(run: Run, place: Place, trees: Trees, candidate: str) ->
         )
     divergence = _describe_site(run, place, trees)
     blame = blame_gradient(run.evidence, place, (run.reference, run.candidate))
-    if blame is None:
-        return divergence
-    # where to look is the module that made the gradient, not the one it was taken at
-    partners = {site.module: site.candidate_module for site in run.pairs if site.slot is Slot.OUTPUT}
-    partner = partners.get(blame.module, blame.module)
-    modules = trees[0].get(blame.module, {}), trees[1].get(partner, {})
-    classes = (get_class(modules[0]), get_class(modules[1])) if blame.module != place.module else None
+    if blame is not None:
+        # where to look is the module that made the gradient, not the one it was taken at
+        partners = {site.module: site.candidate_module for site in run.pairs if site.slot is Slot.OUTPUT}
+        modules = blame.module, partners.get(blame.module, blame.module)
+        return replace(_point_to(divergence, modules, trees), why=blame.why)
+    inner_calls = _find_inner_calls(run, place)
+    modules = find_common_module(inner_calls, place)
+    return _point_to(divergence, modules, trees) if modules else divergence
+
+
+def _point_to(divergence: FirstDivergence, modules: tuple[str, str], trees: Trees) -> FirstDivergence:
+    """Return a divergence with other modules to look in than those it was seen at."""
+    facts = trees[0].get(modules[0], {}), trees[1].get(modules[1], {})
+    is_elsewhere = modules[0] != divergence.module
     return replace(
         divergence,
-        module=blame.module,
-        candidate_module=partner,
-        module_classes=classes,
-        sources=(get_source_line(modules[0]), get_source_line(modules[1])),
-        why=blame.why,
+        module=modules[0],
+        candidate_module=modules[1],
+        module_classes=(get_class(facts[0]), get_class(facts[1])) if is_elsewhere else None,
+        sources=(get_source_line(facts[0]), get_source_line(facts[1])),
     )
 
 
@@ -333,7 +340,7 @@ def _describe_site(run: Run, site: SitePair, trees: Trees) -> FirstDivergence:
     reason, why = _explain_parting(run, site)
     if run.look_for_rounding(site):
         why += "; it looks like rounding"
-    after, before = _find_inner_calls(run, site)
+    inner_calls = _find_inner_calls(run, site)
     return FirstDivergence(
         candidate=site.pair.candidate,
         name=site.pair.name,
@@ -353,8 +360,8 @@ def _describe_site(run: Run, site: SitePair, trees: Trees) -> FirstDivergence:
         ),
         inputs=run.get_input_state(site) if site.slot is Slot.OUTPUT else None,
         sources=(get_source_line(modules[0]), get_source_line(modules[1])),
-        after=after,
-        before=before,
+        after=inner_calls.after.pair.name if inner_calls.after else "",
+        before=inner_calls.before_name,
     )
 
 
@@ -424,23 +431,45 @@ def _explain_parting(run: Run, site: SitePair) -> tuple[PartingReason, str]:
     return _REASONS_OF_OUTPUTS[run.get_input_state(site)]
 
 
-def _find_inner_calls(run: Run, site: SitePair) -> tuple[str, str]:
+class InnerCalls(NamedTuple):
+    """Hold the calls inside a composite between which a difference comes in."""
+
+    after: SitePair | None = None  # the last that agrees
+    before: SitePair | None = None  # the first that does not
+    before_name: str = ""  # what of it does not: its output, or the input of a norm
+
+
+def _find_inner_calls(run: Run, site: SitePair) -> InnerCalls:
     """Return, for a composite, the last of its inner calls that agrees and the first that does not.
 
     A norm makes the same of a tensor whatever it is multiplied with, so what went into it tells. Other calls that
     agree may be given the same in another form.
     """
-    if site.slot is not Slot.OUTPUT:
-        return "", ""
-    after = ""
-    for call in run.pairs:
-        is_inner = call.slot is Slot.OUTPUT and is_inside(call.module, site.module) and call.order < site.order
-        if not is_inner:
+    after: SitePair | None = None
+    for call in run.outputs if site.slot is Slot.OUTPUT else ():
+        if not surrounds(site, call) or call.order >= site.order:
             continue
         if not call.passed:
-            return after, call.pair.name
+            return InnerCalls(after, call, call.pair.name)
         differing_input = run.get_differing_input(call) if call.is_norm else ""
         if differing_input:
-            return after, differing_input
-        after = call.pair.name
-    return after, ""
+            return InnerCalls(after, call, differing_input)
+        after = call
+    return InnerCalls(after)
+
+
+def find_common_module(calls: InnerCalls, composite: SitePair) -> tuple[str, str] | None:
+    """Return the modules around both calls, by reference and candidate, if they are inside the composite on both sides.
+
+    What was done between the calls was done there, be these modules paired or not.
+    """
+    if calls.after is None or calls.before is None:
+        return None
+    modules = []
+    for side in (0, 1):
+        after, before = (call.tensors[side].site.module for call in (calls.after, calls.before))
+        holders = [holder for holder in ancestors(after) if is_inside(before, holder)]
+        if not holders or not is_inside(holders[0], composite.tensors[side].site.module):
+            return None
+        modules.append(holders[0])
+    return modules[0], modules[1]

@@ -270,6 +270,8 @@ def look_for_rounding(pairs: Sequence[SitePair], first: SitePair, tensors: Mappi
     for site in pairs:
         if site.slot is Slot.INPUT:
             continue  # the outputs that went into it tell
+        if site.pair.metrics is None and not site.pair.certain:
+            continue  # a guess without numbers proves nothing
         if is_rounding(site, worst, _count_terms(site, tensors)):
             worst = max(worst, measure_relative_error(site.pair.metrics))
         elif not site.passed:  # what passes may be noise about zero, whose relative size says nothing

@@ -22,7 +22,7 @@ def find_shapes(case: Case) -> Iterator[Finding]:
     """Yield the paired sites of different shapes that no relation explains."""
     names = []
     for site in case.run.evidence:
-        if site.pair.verdict is not Verdict.SHAPE or site.pair.related is not None:
+        if site.pair.verdict is not Verdict.SHAPE or site.pair.related is not None or not site.pair.certain:
             continue
         # a parameter may have its axes in another order
         is_transposed = site.slot.is_parameter and sorted(site.reference.shape) == sorted(site.candidate.shape)

@@ -7,10 +7,10 @@ import struct
 from cases import CASES, Case
 
 
-def npy(descr: str, shape: str, body: bytes, version: int = 1, fortran: str = "False") -> bytes:
+def npy(descr: str, shape: str, body: bytes, version: int = 1, fortran: str = "False", minor: int = 0) -> bytes:
     text = f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}".encode()
     size = struct.pack("<H" if version == 1 else "<I", len(text))
-    return b"\x93NUMPY" + bytes([version, 0]) + size + text + body
+    return b"\x93NUMPY" + bytes([version, minor]) + size + text + body
 
 
 HEADER = "the header of the .npy file is damaged"
@@ -41,6 +41,12 @@ _NPY: dict[str, tuple[str | None, bytes]] = {
     "header_of_attributes": (HEADER, npy("a" + ".a" * 4000, "(1,)", b"1234")),
     "header_of_nulls": (HEADER, b"\x93NUMPY\x01\x00\x20\x00" + b"\0" * 32),
     "header_is_a_list": (HEADER, b"\x93NUMPY\x01\x00\x09\x00" + b"[1, 2, 3]" + b"12345"),
+    "version_unknown": (
+        "version 9.9; nndiff reads versions 1.0, 2.0 and 3.0",
+        npy("'<f4'", "(1,)", b"1234", 9, minor=9),
+    ),
+    "version_of_an_unknown_minor": ("version 1.1; nndiff reads", npy("'<f4'", "(1,)", b"1234", minor=1)),
+    "version_zero": ("version 0.0; nndiff reads", npy("'<f4'", "(1,)", b"1234", 0)),
     "cut": ("not a .npy file, or a truncated one", b"\x93NUMPY\x01"),
 }
 for _name, (_trouble, _data) in _NPY.items():

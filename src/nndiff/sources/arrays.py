@@ -32,6 +32,7 @@ from nndiff.tensors import (
 
 MAGIC = b"\x93NUMPY"
 _HEADER_LIMIT = 10_000  # NumPy's own
+_NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))
 _CODE = re.compile(r"[<>=|]?([a-zA-Z?])(\d{0,4})")
 
 
@@ -98,8 +99,12 @@ class _Header:
 def _header(path: str, head: bytes) -> _Header:
     if head[:6] != MAGIC or len(head) < 12:
         raise SourceError(path, "not a .npy file, or a truncated one")
-    wide = head[6] >= 2
-    start = 12 if wide else 10
+    version = (head[6], head[7])
+    if version not in _NPY_VERSIONS:
+        raise SourceError(
+            path, f"is an .npy file of version {head[6]}.{head[7]}; nndiff reads versions 1.0, 2.0 and 3.0"
+        )
+    start = 10 if version == (1, 0) else 12
     length = int.from_bytes(head[8:start], "little")
     if length > _HEADER_LIMIT or start + length > len(head):
         raise SourceError(path, f"claims a .npy header of {length} bytes: truncated or damaged")

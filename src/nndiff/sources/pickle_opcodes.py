@@ -8,18 +8,27 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nndiff.sources.pickle_nodes import MARK, Object, add_items, add_pairs
+from nndiff.sources.pickle_nodes import MARK, NotKnownError, Object, add_items, add_pairs
 
 if TYPE_CHECKING:
     from nndiff.sources.pickle_vm import PickleMachine
 
 _LONGEST_NUMBER = 4096
+_NEWEST_PROTOCOL = 5
 
 
 def _whole(line: bytes) -> int:
     if len(line) > _LONGEST_NUMBER:
         raise ValueError("number")
     return int(line)
+
+
+def _check_protocol(machine: PickleMachine) -> None:
+    protocol = machine.byte()
+    if protocol > _NEWEST_PROTOCOL:
+        raise NotKnownError(
+            f"is a pickle of protocol {protocol}; nndiff reads protocols up to {_NEWEST_PROTOCOL}: damaged, or too new"
+        )
 
 
 def _int_line(machine: PickleMachine) -> None:
@@ -122,7 +131,7 @@ Operation = Callable[["PickleMachine"], Any]
 
 def _table() -> list[Operation]:
     named: dict[int, Operation] = {
-        0x80: lambda m: m.take(1),  # PROTO
+        0x80: _check_protocol,
         0x95: lambda m: m.take(8),  # FRAME
         ord("("): lambda m: m.push(MARK),
         ord("0"): lambda m: m.pop(),

@@ -297,6 +297,8 @@ def attributes(node: Any) -> Iterator[tuple[Any, Any]]:
 def as_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
     """Choose the model in a loaded object and name its tensors."""
     tree = Tree(path, loaded.root, Nodes(is_leaf, is_number, attributes))
+    if loaded.root is None or isinstance(loaded.root, str) or is_number(loaded.root):
+        raise SourceError(path, f"holds no tensors, only {tree.describe(loaded.root)}")
     chosen = tree.choose(part)
     others = dict(chosen.others)
     tensors: list[TensorRef] = []

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
-from nndiff.sources.pickle_nodes import Global, Handler, NotKnownError
+from nndiff.sources.arrays import Array
+from nndiff.sources.pickle_nodes import Global, Handler, NotKnownError, Object
 from nndiff.sources.source import shown
 from nndiff.tensors import (
     MOST_AXES,
@@ -262,12 +263,17 @@ def _rebuild_sparse(args: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(SPARSE_PARTS[str(layout)], data, strict=False))
 
 
-def _layout(args: tuple[Any, ...]) -> Any:
+def _rebuild_layout(args: tuple[Any, ...]) -> Any:
     return args[0]
 
 
-def _first_tensor(args: tuple[Any, ...]) -> Any:
-    return args[0]
+def _wrapped_tensor(args: tuple[Any, ...]) -> Any:
+    """Return the tensor that a parameter or a device tensor was made of."""
+    inner = args[0]
+    # a sparse tensor is a dict of dense ones here, one of a class nobody knows an Object
+    if not isinstance(inner, (Tensor, Array, dict, Object)):
+        raise NotKnownError(f"rebuilds a tensor from a value of type {type(inner).__name__}: the file is damaged")
+    return inner
 
 
 def _rebuild_from_type(args: tuple[Any, ...]) -> Any:
@@ -281,7 +287,8 @@ def _rebuild_from_type(args: tuple[Any, ...]) -> Any:
 
 
 def _rebuild_parameter_with_state(args: tuple[Any, ...]) -> Any:
-    return _with_state(args[0], args[3]) if isinstance(args[0], Tensor) and len(args) > 3 else args[0]
+    tensor = _wrapped_tensor(args)
+    return _with_state(tensor, args[3]) if isinstance(tensor, Tensor) and len(args) > 3 else tensor
 
 
 def _with_state(tensor: Tensor, state: Any) -> Tensor:
@@ -289,11 +296,6 @@ def _with_state(tensor: Tensor, state: Any) -> Tensor:
     states = state if isinstance(state, tuple) else (state,)  # a class with slots: (dict, slots)
     found = tuple(each for each in states[:2] if isinstance(each, dict) and each)
     return replace(tensor, parts=(*tensor.parts[:4], *found))
-
-
-def _memory_tensor(args: tuple[Any, ...]) -> Any:
-    """Take the array a device tensor was saved as (XLA, HPU: through NumPy)."""
-    return args[0]
 
 
 def _size(args: tuple[Any, ...]) -> Shape:
@@ -304,18 +306,18 @@ TORCH_HANDLERS: dict[str, Handler] = {
     "torch._utils._rebuild_tensor": _rebuild_v2,
     "torch._utils._rebuild_tensor_v2": _rebuild_v2,
     "torch._utils._rebuild_tensor_v3": _rebuild_v3,
-    "torch._utils._rebuild_parameter": _first_tensor,
+    "torch._utils._rebuild_parameter": _wrapped_tensor,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter_with_state,
     "torch._utils._rebuild_qtensor": _rebuild_quantised,
     "torch._utils._rebuild_sparse_tensor": _rebuild_sparse,
     "torch._utils._rebuild_sparse_csr_tensor": _rebuild_sparse,
     "torch._utils._rebuild_meta_tensor_no_storage": _rebuild_meta,
-    "torch._utils._rebuild_device_tensor_from_numpy": _memory_tensor,
-    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _memory_tensor,
-    "torch._utils._rebuild_xla_tensor": _memory_tensor,
+    "torch._utils._rebuild_device_tensor_from_numpy": _wrapped_tensor,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _wrapped_tensor,
+    "torch._utils._rebuild_xla_tensor": _wrapped_tensor,
     "torch._tensor._rebuild_from_type": _rebuild_from_type,
     "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
     "torch.Size": _size,
-    "torch.serialization._get_layout": _layout,
-    "torch.nn.parameter.Parameter": _first_tensor,
+    "torch.serialization._get_layout": _rebuild_layout,
+    "torch.nn.parameter.Parameter": _wrapped_tensor,
 }

@@ -141,6 +141,8 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     if not folder.is_dir():
         raise SourceError(name, "not a folder" if folder.exists() else "no such file or directory")
     if not is_recording(folder):
+        if os.path.lexists(folder / MANIFEST):
+            RegularFile(os.fspath(folder / MANIFEST))  # refuses a pipe, a folder or a device, and names it
         raise SourceError(name, f"not a recording: it has no {MANIFEST} of the format {FORMAT}")
     manifest = _manifest(folder)
     check_manifest(folder, manifest)

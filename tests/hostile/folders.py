@@ -33,7 +33,7 @@ _INDEX: dict[str, tuple[str, Any]] = {
     "of_a_number": ("its weight_map does not name a shard for every tensor", {"w": 1}),
     "of_nothing": ("its weight_map does not name a shard for every tensor", {}),
     "that_is_a_list": (r"it has no weight_map", ["w"]),
-    "that_is_wrong": ("says that 'a.safetensors' holds 'v', and it does not", {"v": "a.safetensors"}),
+    "that_is_wrong": ("says that 'a.safetensors' holds 'v', but that file does not", {"v": "a.safetensors"}),
     "of_a_long_name": ("names a shard outside its own folder", {"w": "a" * 10_000}),
     "with_escapes": (r"'\\x1b\[2J/x'", {"w": "\x1b[2J/x"}),
 }
@@ -182,12 +182,12 @@ _DISTRIBUTED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "size_of_a_terabyte": ("too short for its", ((1 << 38,), (1 << 38,), {})),
     "chunk_of_another_shape": ("has another shape or dtype", ((4,), (4,), {}, (0,), view(shape=(2,)))),
     "chunk_that_is_no_tensor": ("is not a tensor", ((4,), (4,), {}, (0,), [view()])),
-    "size_of_text": ("senseless shape", ("four", (4,), {})),
-    "size_of_many_axes": ("senseless shape", ((1 << 59,) * 100_000, (4,), {})),
+    "size_of_text": ("impossible shape", ("four", (4,), {})),
+    "size_of_many_axes": ("impossible shape", ((1 << 59,) * 100_000, (4,), {})),
     "chunk_beyond": ("missing or does not fit", ((4,), (5,), {})),
     "chunk_missing": ("missing or does not fit|do not make up", ((4,), (4,), {}, (1,))),
-    "offset_of_numbers": ("senseless shape", ((4,), (4,), {}, 7)),
-    "offset_deep": ("senseless shape", ((4,), (4,), {}, Raw(b")" + b"\x85" * 100_000))),
+    "offset_of_numbers": ("impossible shape", ((4,), (4,), {}, 7)),
+    "offset_deep": ("impossible shape", ((4,), (4,), {}, Raw(b")" + b"\x85" * 100_000))),
 }
 for _name, (_trouble, _arguments) in _DISTRIBUTED.items():
     CASES[f"distributed_{_name}"] = Case(

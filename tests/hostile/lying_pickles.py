@@ -307,6 +307,6 @@ def pickle_of_an_array_of_a_thousand_axes(path: Path, payload: str) -> Any:
     return pickled(Call(Name("numpy._core.numeric", "_frombuffer"), (b"\1", DTYPE, (1,) * 1000, "C")))
 
 
-@case(".pkl", "holds two tensors of the name 'a.b'")
+@case(".pkl", "holds two tensors named 'a.b'")
 def pickle_of_two_tensors_of_one_name(path: Path, payload: str) -> Any:
     return pickled({"a": {"b": ARRAY}, "a.b": ARRAY})

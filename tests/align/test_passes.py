@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +115,12 @@ def test_a_bad_map_is_refused(tmp_path, text):
     file.write_text(text)
     with pytest.raises(AlignmentError, match="map"):
         read_map(str(file))
+
+
+def test_a_map_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path):
+    os.mkfifo(tmp_path / "map")
+    with pytest.raises(AlignmentError, match="map: not a regular file"):
+        read_map(str(tmp_path / "map"))
 
 
 def test_a_map_of_unknown_names_says_what_was_meant():

@@ -365,8 +365,13 @@ def test_recordings_named_in_ways_that_do_not_work_say_what_does(nets):
     for said, *command in (
         ("the recording comes first, then the MODEL", "diff", nets / "ours/net.py", recording),
         ("give the folder it is in", "diff", recording / "manifest.json", recording),
-        ("a recording has no parts: choose with --include 'blocks*'", "diff", f"{recording}::blocks", recording),
-        ("a recording has no parts: choose with --include 'blocks*'", "show", f"{recording}::blocks"),
+        (
+            "a recording has no parts; choose tensors with --include 'blocks*'",
+            "diff",
+            f"{recording}::blocks",
+            recording,
+        ),
+        ("a recording has no parts; choose tensors with --include 'blocks*'", "show", f"{recording}::blocks"),
     ):
         done = nndiff(*command)
         assert (done.returncode, done.stdout) == (2, ""), done.stdout

@@ -234,7 +234,7 @@ def test_a_module_that_runs_twice_is_paired_with_the_call_that_was_saved(tmp_pat
 def test_a_folder_without_inputs_says_so(tmp_path, file):
     old = public_script(Speech(), tmp_path / "old")
     (old / "input_data.pt").unlink()
-    trouble = "holds no inputs that could be fed again: it has no input_data.pt and no batch.pt"
+    trouble = "holds no inputs to run a model with: it has neither input_data.pt nor batch.pt"
     for done in (run("diff", old, file), run("record", file, "--input", old, "-o", tmp_path / "a.nnrec")):
         assert done.returncode == 2
         assert flat(done.stderr) == f"nndiff: {old}: {trouble}"

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from cases import CASES, Case, case, garbage
-from hand_pickles import Name, Raw, ops, pickled
+from hand_pickles import ARRAY, Name, Raw, ops, pickled
 from numpy_files import npy
 from safetensors_files import entry, safetensors
 from torch_files import FOUR, torch_zip, view
+
+from nndiff.recording.format import VERSION
 
 
 def indexed(path: Path, weight_map: Any) -> None:
@@ -31,7 +33,7 @@ _INDEX: dict[str, tuple[str, Any]] = {
     "of_a_number": ("its weight_map does not name a shard for every tensor", {"w": 1}),
     "of_nothing": ("its weight_map does not name a shard for every tensor", {}),
     "that_is_a_list": (r"it has no weight_map", ["w"]),
-    "that_is_wrong": ("says that 'a.safetensors' holds 'v', and it does not", {"v": "a.safetensors"}),
+    "that_is_wrong": ("says that 'a.safetensors' holds 'v', but that file does not", {"v": "a.safetensors"}),
     "of_a_long_name": ("names a shard outside its own folder", {"w": "a" * 10_000}),
     "with_escapes": (r"'\\x1b\[2J/x'", {"w": "\x1b[2J/x"}),
 }
@@ -60,6 +62,66 @@ def folder_empty(path: Path, payload: str) -> None:
 def folder_with_a_pipe(path: Path, payload: str) -> None:
     path.mkdir()
     os.mkfifo(path / "x.npy")
+
+
+def recording(path: Path, pipe: str) -> None:
+    """Write a recording of one tensor; the file of this name is a named pipe nobody writes to."""
+    event = {"order": 0, "kind": "tensor", "module": "", "slot": "output", "shape": [1], "dtype": "float32"}
+    stored = {"keep": "full", "digest": "0" * 64, "shard": "shard-00000.safetensors", "key": "w"}
+    files = {
+        "manifest.json": json.dumps(
+            {"format": "nndiff.recording", "version": VERSION, "complete": True, "events": 1}
+        ).encode(),
+        "events.jsonl": json.dumps(event | stored).encode() + b"\n",
+        "shard-00000.safetensors": safetensors({"w": entry()}, b"1234"),
+    }
+    path.mkdir()
+    for name, content in files.items():
+        if name == pipe:
+            os.mkfifo(path / name)
+        else:
+            (path / name).write_bytes(content)
+
+
+@case("", "manifest.json: not a regular file but a named pipe")
+def recording_with_a_pipe_for_a_manifest(path: Path, payload: str) -> None:
+    recording(path, "manifest.json")
+
+
+@case("", "events.jsonl: not a regular file but a named pipe")
+def recording_with_a_pipe_for_events(path: Path, payload: str) -> None:
+    recording(path, "events.jsonl")
+
+
+@case("", "shard-00000.safetensors: not a regular file but a named pipe")
+def recording_with_a_pipe_for_a_shard(path: Path, payload: str) -> None:
+    recording(path, "shard-00000.safetensors")
+
+
+@case("", "a folder without any file nndiff can read")
+def folder_with_a_pipe_for_a_manifest(path: Path, payload: str) -> None:
+    path.mkdir()
+    os.mkfifo(path / "manifest.json")
+
+
+@case("", "config.json: not a regular file but a named pipe|model.safetensors: not a regular file but a named pipe")
+def folder_with_a_pipe_for_a_model(path: Path, payload: str) -> None:
+    path.mkdir()
+    os.mkfifo(path / "config.json")
+    os.mkfifo(path / "model.safetensors")
+
+
+@case("", "model.safetensors.index.json: not a regular file but a named pipe")
+def folder_with_a_pipe_for_an_index(path: Path, payload: str) -> None:
+    path.mkdir()
+    os.mkfifo(path / "model.safetensors.index.json")
+
+
+@case("", "hook_data.pkl: not a regular file but a named pipe")
+def saved_outputs_with_a_pipe(path: Path, payload: str) -> None:
+    path.mkdir()
+    (path / "layer_outputs.pkl").write_bytes(pickled({"fc": ARRAY}))
+    os.mkfifo(path / "hook_data.pkl")
 
 
 @case("", "x.npy: not a regular file but a folder")
@@ -120,12 +182,12 @@ _DISTRIBUTED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "size_of_a_terabyte": ("too short for its", ((1 << 38,), (1 << 38,), {})),
     "chunk_of_another_shape": ("has another shape or dtype", ((4,), (4,), {}, (0,), view(shape=(2,)))),
     "chunk_that_is_no_tensor": ("is not a tensor", ((4,), (4,), {}, (0,), [view()])),
-    "size_of_text": ("senseless shape", ("four", (4,), {})),
-    "size_of_many_axes": ("senseless shape", ((1 << 59,) * 100_000, (4,), {})),
+    "size_of_text": ("impossible shape", ("four", (4,), {})),
+    "size_of_many_axes": ("impossible shape", ((1 << 59,) * 100_000, (4,), {})),
     "chunk_beyond": ("missing or does not fit", ((4,), (5,), {})),
     "chunk_missing": ("missing or does not fit|do not make up", ((4,), (4,), {}, (1,))),
-    "offset_of_numbers": ("senseless shape", ((4,), (4,), {}, 7)),
-    "offset_deep": ("senseless shape", ((4,), (4,), {}, Raw(b")" + b"\x85" * 100_000))),
+    "offset_of_numbers": ("impossible shape", ((4,), (4,), {}, 7)),
+    "offset_deep": ("impossible shape", ((4,), (4,), {}, Raw(b")" + b"\x85" * 100_000))),
 }
 for _name, (_trouble, _arguments) in _DISTRIBUTED.items():
     CASES[f"distributed_{_name}"] = Case(

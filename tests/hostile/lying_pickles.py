@@ -33,7 +33,43 @@ def pickle_of_a_negative_memo(path: Path, payload: str) -> Any:
 
 @case(".pkl")
 def pickle_of_a_huge_memo_index(path: Path, payload: str) -> Any:
-    return PROTO + b"Nr\xff\xff\xff\xff" + b"p" + b"9" * 4000 + b"\n0j\xff\xff\xff\xff."
+    return PROTO + b"]r\xff\xff\xff\xff" + b"p" + b"9" * 4000 + b"\n0j\xff\xff\xff\xff."
+
+
+@case(".pkl", "a pickle of protocol 99; nndiff reads protocols up to 5")
+def pickle_of_protocol_99(path: Path, payload: str) -> Any:
+    return b"\x80\x63" + pickled({"w": ARRAY})[2:]
+
+
+@case(".pkl", "a pickle of protocol 6; nndiff reads protocols up to 5")
+def pickle_that_turns_to_protocol_6(path: Path, payload: str) -> Any:
+    return PROTO + b"\x80\x06" + pickled({"w": ARRAY})[2:]
+
+
+@case(".pkl", "holds no tensors, only 7")
+def pickle_of_the_number_7(path: Path, payload: str) -> Any:
+    return pickled(7)
+
+
+@case(".pkl", "holds no tensors, only 'hello'")
+def pickle_of_a_text(path: Path, payload: str) -> Any:
+    return pickled("hello")
+
+
+@case(".pkl", "rebuilds a tensor from a value of type str: the file is damaged")
+def pickle_of_a_parameter_made_of_text(path: Path, payload: str) -> Any:
+    return pickled({"w": Call(Name("torch._utils", "_rebuild_parameter"), ("text", True, {}))})
+
+
+@case(".pkl", "rebuilds a tensor from a value of type int: the file is damaged")
+def pickle_of_a_parameter_with_state_made_of_a_number(path: Path, payload: str) -> Any:
+    return pickled({"w": Call(Name("torch._utils", "_rebuild_parameter_with_state"), (7, True, {}, {}))})
+
+
+@case(".pkl", "rebuilds a tensor from a value of type tuple: the file is damaged")
+def pickle_of_a_device_tensor_made_of_a_tuple(path: Path, payload: str) -> Any:
+    function = Name("torch._utils", "_rebuild_device_tensor_from_numpy")
+    return pickled({"w": Call(function, ((1, 2), "float32", "xla", False))})
 
 
 @case(".pkl", DAMAGED)
@@ -271,6 +307,6 @@ def pickle_of_an_array_of_a_thousand_axes(path: Path, payload: str) -> Any:
     return pickled(Call(Name("numpy._core.numeric", "_frombuffer"), (b"\1", DTYPE, (1,) * 1000, "C")))
 
 
-@case(".pkl", "holds two tensors of the name 'a.b'")
+@case(".pkl", "holds two tensors named 'a.b'")
 def pickle_of_two_tensors_of_one_name(path: Path, payload: str) -> Any:
     return pickled({"a": {"b": ARRAY}, "a.b": ARRAY})

@@ -175,7 +175,7 @@ def payload_in_a_nemo_file(path: Path, payload: str) -> Any:
     return tar_of({"model_weights.ckpt": torch_zip(ops(Call(SYSTEM, (payload,))))})
 
 
-@case(".npy", "is of '|O', not of numbers; pickled objects are not read")
+@case(".npy", "has elements of '.O', not numbers; pickled objects are not read")
 def payload_in_an_object_array(path: Path, payload: str) -> Any:
     return npy("'|O'", "(1,)", pickled(Call(SYSTEM, (payload,))))
 

@@ -92,7 +92,7 @@ _SAFETENSORS: dict[str, tuple[str | None, bytes]] = {
         safetensors({"w": entry(shape=((1 << 62),) * 60_000)}, b"1234"),
     ),
     "names_twice": (
-        "holds two entries of the name 'w'",
+        "holds two entries named 'w'",
         safetensors(TWICE, b"12"),
     ),
     "name_very_long": ("is not a tensor", safetensors({"n" * 3_000_000: 1})),

@@ -112,7 +112,7 @@ def tar_of_many_members(path: Path, payload: str) -> Any:
     return gzip.compress(header(b"d", b"0", b"5") * 150_000, 1)
 
 
-@case(".nemo", "holds two members of the name 'a.ckpt'")
+@case(".nemo", "holds two members named 'a.ckpt'")
 def tar_with_duplicate_names(path: Path, payload: str) -> Any:
     return (header() + b"x".ljust(512, b"\0")) * 2 + b"\0" * 1024
 

@@ -52,22 +52,22 @@ def torch_case(trouble: str | None, tensor: Any, storages: dict[str, bytes] = FO
     return make
 
 
-SENSELESS = "tensor 'w' has a negative or senseless shape, stride or offset"
+IMPOSSIBLE = "tensor 'w' has a negative or impossible shape, stride or offset"
 BEYOND = "tensor 'w' reaches beyond its storage of 16 bytes"
 _TORCH: dict[str, tuple[str | None, Any]] = {
     "offset_beyond": (BEYOND, view(offset=1)),
     "offset_far_beyond": (BEYOND, view(offset=1 << 61)),
-    "offset_negative": (SENSELESS, view(offset=-1)),
-    "offset_none": (SENSELESS, view(offset=None)),
-    "offset_true": (SENSELESS, view(offset=True)),
+    "offset_negative": (IMPOSSIBLE, view(offset=-1)),
+    "offset_none": (IMPOSSIBLE, view(offset=None)),
+    "offset_true": (IMPOSSIBLE, view(offset=True)),
     "stride_beyond": (BEYOND, view(strides=(2,))),
-    "stride_negative": (SENSELESS, view(offset=3, strides=(-1,))),
-    "stride_huge": (SENSELESS, view(strides=(1 << 100,))),
+    "stride_negative": (IMPOSSIBLE, view(offset=3, strides=(-1,))),
+    "stride_huge": (IMPOSSIBLE, view(strides=(1 << 100,))),
     "stride_of_one_element_huge": (None, view(shape=(1, 2), strides=((1 << 61) + 1, 2))),
     "strides_missing": ("has 2 axes and 1 strides", view(shape=(2, 2))),
     "shape_beyond": (BEYOND, view(shape=(5,))),
-    "shape_negative": (SENSELESS, view(shape=(-4,))),
-    "shape_huge": (SENSELESS, view(shape=(1 << 100,), strides=(0,))),
+    "shape_negative": (IMPOSSIBLE, view(shape=(-4,))),
+    "shape_huge": (IMPOSSIBLE, view(shape=(1 << 100,), strides=(0,))),
     "shape_of_floats": (DAMAGED, view(shape=(4.0,))),
     "shape_of_bools": (DAMAGED, view(shape=(True,))),
     "shape_of_text": (DAMAGED, view(shape="4")),
@@ -113,14 +113,14 @@ _TORCH: dict[str, tuple[str | None, Any]] = {
     ),
     "sparse_without_layout": (DAMAGED, Call(Name("torch._utils", "_rebuild_sparse_tensor"), ([1], (1, 2)))),
     "meta_huge": (
-        SENSELESS,
+        IMPOSSIBLE,
         Call(
             Name("torch._utils", "_rebuild_meta_tensor_no_storage"),
             (Name("torch", "float32"), (1 << 100,), (1,), False),
         ),
     ),
     "meta_negative": (
-        SENSELESS,
+        IMPOSSIBLE,
         Call(Name("torch._utils", "_rebuild_meta_tensor_no_storage"), (Name("torch", "float32"), (-1,), (1,), False)),
     ),
     "not_a_tuple_of_arguments": (DAMAGED, Raw(ops(Name("torch._utils", "_rebuild_tensor_v2")) + ops([1]) + b"R")),

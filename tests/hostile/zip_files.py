@@ -79,7 +79,7 @@ def zip_entry_that_is_truncated(path: Path, payload: str) -> Any:
     return claimed_zip({"large.npy": (data[:-500], 16000 + 128)})
 
 
-@case(".npz", "does not fit its checksum")
+@case(".npz", "does not match its checksum")
 def zip_entry_with_a_wrong_checksum(path: Path, payload: str) -> Any:
     packed = zlib.compressobj(9, zlib.DEFLATED, -15)
     array = npy("'<f4'", "(4,)", b"\0" * 16)
@@ -108,7 +108,7 @@ def zip_with_a_huge_directory(path: Path, payload: str) -> None:
         file.write(END + struct.pack("<HHHHIIH", 0, 0, 1, 1, 46, 100, 0))
 
 
-@case(".pt", "holds two entries of the name", heavy=True)
+@case(".pt", "holds two entries named", heavy=True)
 def zip_of_many_entries_of_one_name(path: Path, payload: str) -> Any:
     entry = ENTRY + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
     directory = entry * 170_000
@@ -116,7 +116,7 @@ def zip_of_many_entries_of_one_name(path: Path, payload: str) -> Any:
     return b"PK\x03\x04" + directory + END + count
 
 
-@case(".pt", "holds two entries of the name 'x/data.pkl'")
+@case(".pt", "holds two entries named 'x/data.pkl'")
 def zip_with_duplicate_names(path: Path, payload: str) -> Any:
     entries: dict[str, tuple[bytes, int | None]] = {"x/data.pkl": (pickled(1), None), "x/data.pkm": (pickled(2), None)}
     return claimed_zip(entries).replace(b".pkm", b".pkl")

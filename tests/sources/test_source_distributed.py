@@ -43,7 +43,7 @@ def test_the_model_beside_its_optimizer(tmp_path: Path) -> None:
     path = save(state, tmp_path / "d")
     opened = assert_holds(path, {"w": weight})
     assert opened.part == "model"
-    assert opened.others["optimizer"] == "1 tensor"
+    assert opened.describe_others()["optimizer"] == "1 tensor"
     assert_holds(f"{path}::optimizer.state.w", {"exp_avg": torch.ones(3, 2)})
     assert_holds(f"{path}::model.w", {"w": weight})
     with pytest.raises(SourceError, match="has no tensors below 'nothing'"):

@@ -91,10 +91,10 @@ def test_sequences_and_single_arrays() -> None:
 @pytest.mark.parametrize(
     ("value", "trouble"),
     [
-        ({"a": "text"}, "'a' is a str; tensors, arrays of numbers"),
+        ({"a": "text"}, "'a' is a str; nndiff compares tensors, arrays of numbers"),
         ({"a": np.array(["x"])}, "'a' is an array of"),
-        ({"a": {"b": object()}}, "'a.b' is a object; tensors"),
-        ({1: np.ones(1), "1": np.ones(1)}, "holds two tensors of the name '1'"),
+        ({"a": {"b": object()}}, "'a.b' is a object; nndiff compares tensors"),
+        ({1: np.ones(1), "1": np.ones(1)}, "holds two tensors named '1'"),
         ({"a": Foreign([[1], [1, 2]])}, "'a' cannot be read as an array"),
     ],
 )

@@ -103,7 +103,7 @@ def test_what_else_several_weights_hold_is_told(tmp_path: Path) -> None:
     value = {"state_dict": STATE, "epoch": 1}
     path = tar(tmp_path / "x.tar", {"a.pt": torch_bytes(value), "b.pt": torch_bytes(value), "note": b"x"})
     opened = open_source(path)
-    assert opened.others == {"note": "1 bytes", "a.pt::epoch": "1", "b.pt::epoch": "1"}
+    assert opened.describe_others() == {"note": "1 byte", "a.pt::epoch": "1", "b.pt::epoch": "1"}
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,8 @@ import torch
 import nndiff
 from helpers import save
 from nndiff.errors import NndiffError
+from nndiff.sources import open_source
+from nndiff.sources.source import EntryKind
 
 
 def notes(result):
@@ -112,7 +117,7 @@ def test_nan_in_one_part_of_a_complex_number_does_not_hide_the_other():
 
 
 def test_nothing_is_no_source():
-    with pytest.raises(NndiffError, match="no source"):
+    with pytest.raises(NndiffError, match="None is not a source"):
         nndiff.open_source(None)
 
 
@@ -120,3 +125,15 @@ def test_prose_is_not_taken_for_a_pickle(tmp_path):
     (tmp_path / "notes.pt").write_text("These are my notes on the model.\n")
     with pytest.raises(NndiffError, match="not a file of tensors"):
         nndiff.open_source(tmp_path / "notes.pt")
+
+
+def test_what_holds_tensors_is_known_by_its_kind_and_not_by_its_words(tmp_path: Path) -> None:
+    state = {"state_dict": {"w": np.ones(2)}, "optimizer": {"m": np.ones(2)}, "note": "a tensor in a folder"}
+    path = tmp_path / "x.pkl"
+    path.write_bytes(pickle.dumps(state))
+    source = open_source(path)
+    assert source.others["optimizer"].kind is EntryKind.TENSORS
+    assert source.others["note"].kind is EntryKind.VALUE
+    assert source.side().notes[-1] == (
+        "also in the file and not compared: optimizer (1 tensor), 1 entry without tensors"
+    )

@@ -61,7 +61,7 @@ def test_types_numpy_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [np.array([{}, "a"], object), np.array(["a", "b"]), np.zeros(2, [("a", "f4")])])
 def test_what_is_no_number_is_said_so(tmp_path: Path, value: Any) -> None:
     np.save(tmp_path / "x.npy", value, allow_pickle=True)
-    with pytest.raises(SourceError, match="not of numbers; pickled objects are not read"):
+    with pytest.raises(SourceError, match="not numbers; pickled objects are not read"):
         open_source(tmp_path / "x.npy")
 
 
@@ -72,7 +72,7 @@ def test_npz_files(tmp_path: Path, save: Any) -> None:
     save(tmp_path / "x.npz", **wanted, text=np.array(["a"]))
     opened = open_source(tmp_path / "x.npz")
     assert list(opened.tensors) == list(wanted)
-    assert opened.others == {"text": "an array of objects or text"}
+    assert opened.describe_others() == {"text": "an array of objects or text"}
     for _ in range(2):  # read twice: unpacked, let go and unpacked again
         for name, truth in wanted.items():
             assert opened.tensors[name].shape == truth.shape

@@ -52,7 +52,7 @@ def test_bytes_of_no_tensor_are_told(tmp_path: Path) -> None:
     assert open_source(path).notes == ()
     path.write_bytes(path.read_bytes() + b"junk")
     (note,) = open_source(path).notes
-    assert note.startswith("4 bytes of it belong to no tensor, and were not compared")
+    assert note.startswith("4 bytes in the file belong to no tensor and were not compared")
 
 
 def test_content_decides_not_the_suffix(tmp_path: Path) -> None:
@@ -160,7 +160,9 @@ def test_an_index_that_names_a_missing_shard_or_a_wrong_one(tmp_path: Path) -> N
     with pytest.raises(SourceError, match=r"model-00002-of-00002.safetensors: no such file"):
         open_source(tmp_path)
     save_file({"other": torch.ones(1)}, tmp_path / "model-00002-of-00002.safetensors")
-    with pytest.raises(SourceError, match=r"says that 'model-00002-of-00002.safetensors' holds 'z.w', and it does not"):
+    with pytest.raises(
+        SourceError, match=r"says that 'model-00002-of-00002.safetensors' holds 'z.w', but that file does not"
+    ):
         open_source(tmp_path)
 
 

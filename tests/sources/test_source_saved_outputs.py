@@ -126,8 +126,8 @@ def test_settings_are_facts_and_no_inputs(tmp_path: Path) -> None:
 
 def test_what_has_no_place_is_told(tmp_path: Path) -> None:
     notes = open_source(folder(tmp_path, {"fc": {**PER_MODULE, "weights_norm": A}})).notes
-    assert notes[0].startswith("1 gradient at the inputs of modules (grad_input)")
-    assert notes[1] == "not compared: 1 tensor under 'weights_norm' in its hook data, which does not say what they are"
+    assert notes[0].startswith("1 gradient at module inputs (grad_input)")
+    assert notes[1] == "not compared: 1 tensor under 'weights_norm'; the hook data does not say what they are"
 
 
 class Call:
@@ -163,7 +163,7 @@ def test_a_damaged_file_is_one_sentence(name: str, held: bytes, tmp_path: Path) 
 
 @pytest.mark.parametrize("hooks", [7, None, "text", [A, B], [[[]]], Call()])
 def test_hook_data_without_names_is_refused(hooks: Any, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"hook_data\.pkl: holds no modules by their names"):
+    with pytest.raises(SourceError, match=r"hook_data\.pkl: does not name the modules"):
         open_source(folder(tmp_path, hooks, forward_output=A, input_data={"x": A}))
 
 

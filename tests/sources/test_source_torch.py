@@ -279,8 +279,8 @@ def test_the_model_is_found_beside_training_states(tmp_path: Path, key: str, as_
     opened = assert_holds(save(value, tmp_path / "x.pt", as_zip), STATE)
     assert opened.part == key
     assert list(opened.others) == ["epoch", "optimizer", "lr_schedulers", "args"]
-    assert opened.others["epoch"] == "3"
-    assert opened.others["optimizer"] == "6 tensors"
+    assert opened.describe_others()["epoch"] == "3"
+    assert opened.describe_others()["optimizer"] == "6 tensors"
 
 
 def test_the_model_is_found_two_levels_down(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_keys_with_dots_are_found(tmp_path: Path) -> None:
 
 def test_a_wrong_key_is_answered_with_the_keys_there_are(tmp_path: Path) -> None:
     path = save({"state_dict": STATE, "epoch": 1}, tmp_path / "x.pt", True)
-    with pytest.raises(SourceError, match=r"has no part 'state_dic'; at that place there is 'state_dict'"):
+    with pytest.raises(SourceError, match=r"has no part 'state_dic'; did you mean 'state_dict'\?"):
         open_source(f"{path}::state_dic")
 
 
@@ -348,7 +348,7 @@ def test_a_vocabulary_is_named_not_compared(tmp_path: Path) -> None:
     words = {f"word{number}": number for number in range(200_000)}
     path = save({"embedding": torch.ones(2), "index": words}, tmp_path / "x.pt", True)
     opened = assert_holds(path, {"embedding": torch.ones(2)})
-    assert opened.others == {"index": "200000 entries"}
+    assert opened.describe_others() == {"index": "200000 entries"}
 
 
 def test_a_file_with_its_own_separator_in_the_name(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_foreign_classes_are_named_and_not_needed(tmp_path: Path, as_zip: bool) 
     opened = assert_holds(tmp_path / "x.ckpt", state)
     wanted = {f"vanished_package.{name}" for name in ("Config", "Node", "Slotted", "Listing", "Reduced")}
     assert wanted <= set(opened.foreign)
-    assert opened.others["callbacks"] == "1 tensor"
+    assert opened.describe_others()["callbacks"] == "1 tensor"
     best = open_source(f"{tmp_path}/x.ckpt::callbacks.best")
     assert best.tensors["args.0"].numpy() == 1.0
 
@@ -440,7 +440,7 @@ def test_plain_pickles_of_arrays_and_tensors(tmp_path: Path, protocol: int) -> N
         np.testing.assert_array_equal(opened.tensors[name].numpy(), truth)
     for name, truth in tensors.items():
         assert_same(opened.tensors[name], truth)
-    assert opened.others["text"] == "an array of objects or text"
+    assert opened.describe_others()["text"] == "an array of objects or text"
 
 
 @pytest.mark.parametrize("protocol", [2, 5])

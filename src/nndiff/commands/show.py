@@ -149,7 +149,7 @@ def _print_json(source: Source, recording: Recording | None, tensors: Sequence[T
         "kind": source.kind,
         "part": source.part,
         "meta": dict(source.meta),
-        "others": dict(source.others),
+        "others": source.describe_others(),
         "foreign": list(source.foreign),
         "notes": list(source.notes),
         "elements": side.elements,
@@ -199,7 +199,9 @@ def _summary(source: Source) -> Iterator[str]:
         yield f"  {printable(str(key), 30)}: {printable(str(value), 200)}"
     if source.others:
         yield "  also in the file (FILE::NAME shows a part):"
-        yield from (f"    {printable(key, 80)}: {printable(value, 100)}" for key, value in source.others.items())
+        yield from (
+            f"    {printable(key, 80)}: {printable(value, 100)}" for key, value in source.describe_others().items()
+        )
     if source.foreign:
         yield f"  foreign classes, met and not loaded: {printable(', '.join(source.foreign), 1000)}"
     yield from (f"  note: {printable(note, 1000)}" for note in source.notes)

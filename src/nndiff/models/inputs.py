@@ -123,7 +123,7 @@ def load(path: str, model: torch.nn.Module) -> Loaded:
     if alone is not None and [*held] == [alone or Path(file).stem]:
         return Loaded(_arranged({"0": held.popitem()[1]}))  # saved without a name it is the first argument
     fit = fitted(model, held, file)
-    texts = [f"{printable(name, 40)} = {printable(what, 40)}" for name, what in source.others.items()]
+    texts = [f"{printable(name, 40)} = {printable(what, 40)}" for name, what in source.describe_others().items()]
     beside = [f"not fed, as it is no tensor and no number: {first_few(texts, 8)} of {file}"] if texts else []
     return Loaded(_arranged(fit.values), (*fit.notes, *beside))
 

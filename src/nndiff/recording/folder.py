@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from nndiff.errors import SourceError
+from nndiff.files import RegularFile, Window
 from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD, dumps
 from nndiff.recording.shards import PART_SUFFIX
 
@@ -24,10 +25,10 @@ BEFORE = "the recording that was there is in"
 def is_recording(folder: Path) -> bool:
     """Tell whether a folder holds a recording, finished or not."""
     try:
-        with open(folder / MANIFEST, "rb") as file:
-            return f'"{FORMAT}"'.encode() in file.read(4096)
-    except OSError:
+        head = Window(RegularFile(os.fspath(folder / MANIFEST))).head(4096)
+    except SourceError:
         return False
+    return f'"{FORMAT}"'.encode() in head
 
 
 def refuse_packed(path: str, names: Iterable[str]) -> None:
@@ -106,10 +107,11 @@ def put_aside(path: str | os.PathLike[str]) -> Path | None:
 
 def _is_complete(folder: Path) -> bool:
     try:
-        with open(folder / MANIFEST, "rb") as file:
-            return json.loads(file.read()).get("complete") is True
-    except (OSError, ValueError):
+        window = Window(RegularFile(os.fspath(folder / MANIFEST)))
+        manifest = json.loads(window.read(0, window.size))
+    except (SourceError, ValueError, RecursionError):
         return False
+    return isinstance(manifest, dict) and manifest.get("complete") is True
 
 
 def _remove(folder: Path, made: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nndiff.errors import SourceError
 from nndiff.recording.format import MANIFEST, SHARD
-from nndiff.sources.source import shown
+from nndiff.sources.source import quote_name
 from nndiff.text import plural
 
 
@@ -32,7 +32,7 @@ def check_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 def _check_shard(folder: Path, shard: dict[str, Any]) -> None:
     where, name, claimed = folder / MANIFEST, shard.get("file"), shard.get("bytes")
     if not isinstance(name, str) or not SHARD.match(name):
-        raise SourceError(where, f"{shown(name)} in 'shards' is not the name of a shard")
+        raise SourceError(where, f"{quote_name(name)} in 'shards' is not the name of a shard")
     if type(claimed) is not int or claimed < 0:
         raise SourceError(where, f"'bytes' of {name} is not a whole number of zero or more")
     try:

@@ -28,7 +28,7 @@ from nndiff.recording.manifest import check_manifest
 from nndiff.recording.shards import entry, stored_as
 from nndiff.recording.values import EMPTY
 from nndiff.sources.safetensors_file import read_header
-from nndiff.sources.source import Source
+from nndiff.sources.source import OtherEntry, Source
 from nndiff.tensors import Data, FileData, MemoryData, NoData, Slot, TensorRef, Trace, settled
 from nndiff.text import counted, plural, printable
 
@@ -128,7 +128,11 @@ class Recording:
             label=self.path,
             kind="recording",
             tensors=dict(sorted(tensors.items(), key=lambda item: item[1].trace.order)),
-            others={event.site.name: event.type for event in self.values if event.site.name not in plain},
+            others={
+                event.site.name: OtherEntry.of_value(event.type)
+                for event in self.values
+                if event.site.name not in plain
+            },
             notes=(*self.notes, *self.warnings),
             meta={"backward": self._went_backward, **self.meta, **_not_recorded(self.values, plain)},
         )
@@ -141,6 +145,8 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     if not folder.is_dir():
         raise SourceError(name, "not a folder" if folder.exists() else "no such file or directory")
     if not is_recording(folder):
+        if os.path.lexists(folder / MANIFEST):
+            RegularFile(os.fspath(folder / MANIFEST))  # refuses a pipe, a folder or a device, and names it
         raise SourceError(name, f"not a recording: it has no {MANIFEST} of the format {FORMAT}")
     manifest = _manifest(folder)
     check_manifest(folder, manifest)

@@ -42,7 +42,7 @@ from nndiff.result import (
 from nndiff.result_json import Rate, is_guess
 from nndiff.tensors import Slot
 from nndiff.text import counted, first_few, plural, printable
-from nndiff.tolerance import typed
+from nndiff.tolerance import format_options
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, Verdict
 
 SIGNS = {
@@ -775,7 +775,7 @@ def describe_passing(comparison: Comparison) -> str:
     """Return the smallest tolerance that passes, as options to type; or why there is none."""
     needed = comparison.needed_tolerance
     if needed is not None:
-        return typed(needed)
+        return format_options(needed)
     counting = [pair for pair in comparison.pairs if comparison.counts(pair)]
     alone = [leftover for leftover in comparison.leftovers if comparison.counts_alone(leftover)]
     totals = count_verdicts(counting, alone)
@@ -790,7 +790,7 @@ def describe_passing(comparison: Comparison) -> str:
     why = why or ", ".join(_say_incomplete(comparison)) or "nothing compared"
     measured = [pair for pair in counting if pair.metrics and pair.verdict is not Verdict.NOT_FINITE]
     needed = replace(comparison, pairs=tuple(measured), leftovers=()).needed_tolerance
-    return f"no tolerance ({why})" + (f"; the rest at {typed(needed)}" if needed else "")
+    return f"no tolerance ({why})" + (f"; the rest at {format_options(needed)}" if needed else "")
 
 
 # -- the summary of a recording ---------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from typing import BinaryIO
 
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import TemporaryFile, Window
-from nndiff.sources.source import shown
+from nndiff.sources.source import quote_name
 
 _DIRECTORY_LIMIT = 8 << 20  # bytes of a zip's directory: some 90,000 entries
 # Weights hardly compress. What grows more than this and beyond that size is a bomb.
 _HIGHEST_RATIO = 50
 _FREELY_UNPACKED = 256 << 20
 _FREELY_UNPACKED_IN_ALL = 1 << 30
+_ENTRY_HEADER = 30  # bytes before the name of an entry
 
 
 class Zip:
@@ -26,36 +27,28 @@ class Zip:
         self.window = window
         self.path = window.path
         try:
-            with zipfile.ZipFile(_Guarded(window)) as archive:
-                entries = archive.infolist()
+            with zipfile.ZipFile(_DirectoryReader(window)) as archive:
+                infos = archive.infolist()
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, LookupError, OverflowError):
             raise SourceError(self.path, "a zip archive that is damaged or truncated") from None
-        self._entries = self._index(entries)
-        self._check_places(entries)
-        self._check_growth(entries)
-
-    def _index(self, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
-        entries: dict[str, zipfile.ZipInfo] = {}
+        self._entries: dict[str, zipfile.ZipInfo] = {}
+        claimed = 0
         for info in infos:
-            if info.filename in entries:
-                raise SourceError(self.path, f"holds two entries of the name {shown(info.filename)}")
-            entries[info.filename] = info
-        return entries
-
-    def _check_places(self, infos: list[zipfile.ZipInfo]) -> None:
-        """Refuse entries that share bytes: a small file could claim any amount."""
+            if info.filename in self._entries:
+                raise SourceError(self.path, f"holds two entries named {quote_name(info.filename)}")
+            self._entries[info.filename] = info
+            if info.compress_type != zipfile.ZIP_STORED:
+                claimed += info.file_size
+        # entries that share bytes let a small file claim any amount
         end = 0
         for info in sorted(infos, key=lambda info: info.header_offset):
             if info.header_offset < end:
-                raise UnsafeFileError(self.path, f"entry {shown(info.filename)} overlaps the one before it; not read")
-            end = info.header_offset + 30 + info.compress_size
-
-    def _check_growth(self, infos: list[zipfile.ZipInfo]) -> None:
-        claimed = sum(info.file_size for info in infos if info.compress_type != zipfile.ZIP_STORED)
-        if claimed > max(_FREELY_UNPACKED_IN_ALL, self.window.size * _HIGHEST_RATIO):
-            raise UnsafeFileError(
-                self.path, f"claims to unpack {self.window.size} bytes to {claimed}: a bomb; not unpacked"
-            )
+                raise UnsafeFileError(
+                    self.path, f"entry {quote_name(info.filename)} overlaps the one before it; not read"
+                )
+            end = info.header_offset + _ENTRY_HEADER + info.compress_size
+        if claimed > max(_FREELY_UNPACKED_IN_ALL, window.size * _HIGHEST_RATIO):
+            raise UnsafeFileError(self.path, f"claims to unpack {window.size} bytes to {claimed}: a bomb; not unpacked")
 
     @property
     def names(self) -> list[str]:
@@ -67,46 +60,47 @@ class Zip:
         return self._entries[name].file_size
 
     def is_stored(self, name: str) -> bool:
-        """Tell whether an entry is there byte for byte."""
+        """Return True if an entry is not compressed."""
         return self._entries[name].compress_type == zipfile.ZIP_STORED
 
     def entry(self, name: str) -> Window:
         """Return an entry's bytes, unpacked to a temporary file if they are compressed."""
         info = self._entries[name]
-        packed = self._packed(info)
+        packed = self._locate_packed(info)
         if self.is_stored(name):
             return packed
         return unpack(packed, -zlib.MAX_WBITS, info.file_size, info.CRC)
 
     def head(self, name: str, size: int) -> bytes:
         """Return up to this many first bytes of an entry, unpacking no more than those."""
-        packed = self._packed(self._entries[name])
+        packed = self._locate_packed(self._entries[name])
         if self.is_stored(name):
             return packed.head(size)
-        found = b""
-        for chunk in _inflated(packed, -zlib.MAX_WBITS, size):
-            found += chunk
-            if len(found) >= size:
+        head = b""
+        for chunk in _inflate_chunks(packed, -zlib.MAX_WBITS, size):
+            head += chunk
+            if len(head) >= size:
                 break
-        return found[:size]
+        return head[:size]
 
-    def _packed(self, info: zipfile.ZipInfo) -> Window:
-        """Return the bytes of an entry as they are in the file, what the directory says checked."""
-        name = shown(info.filename)
+    def _locate_packed(self, info: zipfile.ZipInfo) -> Window:
+        """Return the bytes of an entry as they are in the file, after checking what the directory says."""
+        name = quote_name(info.filename)
         if info.flag_bits & 0x1:
             raise SourceError(self.path, f"entry {name} is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise SourceError(self.path, f"entry {name} is compressed in a way that is not supported")
         if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
             raise SourceError(self.path, f"entry {name} claims two sizes")
-        header = self.window.sub(info.header_offset, 30).read(0, 30)
+        header = self.window.sub(info.header_offset, _ENTRY_HEADER).read(0, _ENTRY_HEADER)
         if header[:4] != b"PK\x03\x04":
             raise SourceError(self.path, f"entry {name} does not begin where the directory says")
-        skip = 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        return self.window.sub(info.header_offset + skip, info.compress_size)
+        name_size, extra_size = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+        start = info.header_offset + _ENTRY_HEADER + name_size + extra_size
+        return self.window.sub(start, info.compress_size)
 
 
-class _Guarded(io.RawIOBase):
+class _DirectoryReader(io.RawIOBase):
     """Let zipfile read a directory of reasonable size and nothing larger: the archive itself says how much."""
 
     def __init__(self, window: Window) -> None:
@@ -128,7 +122,7 @@ class _Guarded(io.RawIOBase):
 
 def unpack(packed: Window, wbits: int, claimed: int | None = None, checksum: int | None = None) -> Window:
     """Return compressed bytes as a window of a temporary file, bounded in size and growth."""
-    out = TemporaryFile(packed.path)
+    unpacked = TemporaryFile(packed.path)
     limit = max(_FREELY_UNPACKED, packed.size * _HIGHEST_RATIO)
     if claimed is not None:
         if claimed > limit:
@@ -136,20 +130,21 @@ def unpack(packed: Window, wbits: int, claimed: int | None = None, checksum: int
                 packed.path, f"claims to unpack {packed.size} bytes to {claimed}: a bomb; not unpacked"
             )
         limit = claimed
-    found = 0
-    for chunk in _inflated(packed, wbits):
-        if out.size + len(chunk) > limit:
+    computed = 0
+    for chunk in _inflate_chunks(packed, wbits):
+        if unpacked.size + len(chunk) > limit:
             raise UnsafeFileError(packed.path, f"unpacks to more than {limit} bytes; not unpacked")
-        out.append(chunk)
-        found = zlib.crc32(chunk, found)
-    if claimed is not None and out.size != claimed:
-        raise SourceError(packed.path, f"unpacks to {out.size} bytes where {claimed} are claimed")
-    if checksum is not None and checksum != found:
-        raise SourceError(packed.path, "compressed data that does not fit its checksum: damaged")
-    return Window(out)
+        unpacked.append(chunk)
+        computed = zlib.crc32(chunk, computed)
+    if claimed is not None and unpacked.size != claimed:
+        raise SourceError(packed.path, f"unpacks to {unpacked.size} bytes where {claimed} are claimed")
+    if checksum is not None and checksum != computed:
+        raise SourceError(packed.path, "compressed data that does not match its checksum: damaged")
+    return Window(unpacked)
 
 
-def _inflated(packed: Window, wbits: int, piece: int = 1 << 20) -> Iterator[bytes]:
+def _inflate_chunks(packed: Window, wbits: int, piece: int = 1 << 20) -> Iterator[bytes]:
+    """Yield the unpacked bytes, at most `piece` of them at once."""
     engine = zlib.decompressobj(wbits)
     try:
         for chunk in packed.chunks(min(1 << 20, 4 * piece)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 import warnings
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.sources.archives import Zip
 from nndiff.sources.pickle_nodes import Global, Handler, Object, Span
-from nndiff.sources.source import Source, by_name, shown
+from nndiff.sources.source import OtherEntry, Source, index_by_name, quote_name
 from nndiff.tensors import (
     MOST_AXES,
     Data,
@@ -31,13 +32,17 @@ from nndiff.tensors import (
 )
 
 MAGIC = b"\x93NUMPY"
-_HEADER_LIMIT = 10_000  # NumPy's own
+_HEADER_LIMIT = 10_000  # bytes, NumPy's own limit
+_HEAD_SIZE = _HEADER_LIMIT + 12  # with magic, version and length before the header
+_NPY_VERSIONS = ((1, 0), (2, 0), (3, 0))
 _CODE = re.compile(r"[<>=|]?([a-zA-Z?])(\d{0,4})")
+NOT_NUMBERS = OtherEntry.of_value("an array of objects or text")
 
 
 def open_npy(path: str) -> Source:
-    """Open one .npy file; its tensor goes by the file's stem."""
-    tensor = read_npy(Window(RegularFile(path)), stem(path))
+    """Open one .npy file; its tensor is named after the file."""
+    name = os.path.basename(path.rstrip("/")).rsplit(".", 1)[0]
+    tensor = read_npy(Window(RegularFile(path)), name)
     return Source(path, "npy", {tensor.name: tensor})
 
 
@@ -46,28 +51,24 @@ def open_npz(path: str, archive: Zip) -> Source:
     tensors, others = [], {}
     for entry in archive.names:
         if not entry.endswith(".npy"):
-            others[entry] = f"{archive.size(entry)} bytes"
+            others[entry] = OtherEntry.of_bytes(archive.size(entry))
             continue
-        tensor = _member(archive, entry)
+        name = entry.removesuffix(".npy")
+        tensor = _read_member(archive, entry, name)
         if tensor is None:
-            others[entry[:-4]] = "an array of objects or text"
+            others[name] = NOT_NUMBERS
         else:
             tensors.append(tensor)
-    return Source(path, "npz", by_name(path, tensors), others=others)
+    return Source(path, "npz", index_by_name(path, tensors), others=others)
 
 
-def stem(path: str) -> str:
-    """Return the file's name without folder and suffix."""
-    return path.rstrip("/").rsplit("/", 1)[-1].rsplit(".", 1)[0]
-
-
-def _member(archive: Zip, entry: str) -> TensorRef | None:
-    name = entry[:-4]
+def _read_member(archive: Zip, entry: str, name: str) -> TensorRef | None:
+    """Return an array of an archive, or None where it holds no numbers; a compressed one is unpacked when read."""
     if archive.is_stored(entry):
         window = archive.entry(entry)
-        header = _header(window.path, window.head(_HEADER_LIMIT + 12))
-        return None if header.dtype is None else _tensor(window, name, header, header.dtype)
-    header = _header(archive.path, archive.head(entry, _HEADER_LIMIT + 12))
+        header = _read_header(window.path, window.head(_HEAD_SIZE))
+        return None if header.dtype is None else _build_tensor(window, name, header, header.dtype)
+    header = _read_header(archive.path, archive.head(entry, _HEAD_SIZE))
     if header.dtype is None:
         return None
     _check_size(archive.path, name, header, header.dtype, archive.size(entry))
@@ -76,13 +77,14 @@ def _member(archive: Zip, entry: str) -> TensorRef | None:
 
 
 def read_npy(window: Window, name: str) -> TensorRef:
-    """Return the array of a .npy file, its header checked against the bytes there are."""
-    header = _header(window.path, window.head(_HEADER_LIMIT + 12))
+    """Return the array of a .npy file, its header checked against the size of the file."""
+    header = _read_header(window.path, window.head(_HEAD_SIZE))
     if header.dtype is None:
         raise SourceError(
-            window.path, f"array {shown(name)} is of {header.code}, not of numbers; pickled objects are not read"
+            window.path,
+            f"array {quote_name(name)} has elements of {header.code}, not numbers; pickled objects are not read",
         )
-    return _tensor(window, name, header, header.dtype)
+    return _build_tensor(window, name, header, header.dtype)
 
 
 @dataclass(frozen=True)
@@ -95,24 +97,32 @@ class _Header:
     code: str = ""
 
 
-def _header(path: str, head: bytes) -> _Header:
+def _read_header(path: str, head: bytes) -> _Header:
     if head[:6] != MAGIC or len(head) < 12:
         raise SourceError(path, "not a .npy file, or a truncated one")
-    wide = head[6] >= 2
-    start = 12 if wide else 10
+    version = (head[6], head[7])
+    if version not in _NPY_VERSIONS:
+        raise SourceError(
+            path, f"is an .npy file of version {head[6]}.{head[7]}; nndiff reads versions 1.0, 2.0 and 3.0"
+        )
+    start = 10 if version == (1, 0) else 12
     length = int.from_bytes(head[8:start], "little")
     if length > _HEADER_LIMIT or start + length > len(head):
         raise SourceError(path, f"claims a .npy header of {length} bytes: truncated or damaged")
     try:
-        found = _literal(str(head[start : start + length], "latin-1" if head[6] < 3 else "utf-8"))
-        code, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
+        text = str(head[start : start + length], "utf-8" if version == (3, 0) else "latin-1")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an escape that Python does not know
+            fields = ast.literal_eval(text.strip())
+        code, is_fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
     except (ValueError, SyntaxError, TypeError, LookupError, RecursionError, MemoryError):
         raise SourceError(path, "the header of the .npy file is damaged") from None
-    if not isinstance(shape, tuple) or not _is_shape(shape) or type(fortran) is not bool:
-        raise SourceError(path, "the header of the .npy file gives a senseless shape or order")
-    text = code if isinstance(code, str) else "records"
-    strides = fortran_strides(shape) if fortran else contiguous_strides(shape)
-    return _Header(element_type(text), text[:1] == ">", shape, strides, start + length, shown(text))
+    if not isinstance(shape, tuple) or not _is_shape(shape) or type(is_fortran) is not bool:
+        raise SourceError(path, "the header of the .npy file gives an impossible shape or order")
+    if not isinstance(code, str):
+        code = "records"
+    strides = fortran_strides(shape) if is_fortran else contiguous_strides(shape)
+    return _Header(parse_dtype_code(code), code[:1] == ">", shape, strides, start + length, quote_name(code))
 
 
 def fortran_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -120,22 +130,16 @@ def fortran_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(contiguous_strides(shape[::-1])))
 
 
-def _literal(text: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an escape that Python does not know
-        return ast.literal_eval(text.strip())
-
-
 def _is_shape(shape: tuple[Any, ...] | list[Any]) -> bool:
     return len(shape) <= MOST_AXES and all(type(axis) is int and 0 <= axis < 1 << 62 for axis in shape)
 
 
-def element_type(code: str) -> DType | None:
-    """Return the element type of a code such as '<f4', or None for objects, text, records and dates."""
-    found = _CODE.fullmatch(code)
-    if found is None:
+def parse_dtype_code(code: str) -> DType | None:
+    """Return the dtype of a code such as '<f4', or None for objects, text, records and dates."""
+    match = _CODE.fullmatch(code)
+    if match is None:
         return None
-    letter, size = found.groups()
+    letter, size = match.groups()
     if letter == "V":  # what numpy.save makes of ml_dtypes: bfloat16, and the float8 kinds without their kind
         return {"2": DTYPES["bfloat16"], "1": opaque("void8")}.get(size)
     if letter not in "?bBhHiIlLqQefdFDuc":
@@ -146,16 +150,15 @@ def element_type(code: str) -> DType | None:
         return None
 
 
-def _check_size(path: str, name: str, header: _Header, dtype: DType, whole: int) -> None:
-    needed, held = math.prod(header.shape) * dtype.itemsize, whole - header.size
-    if needed > held:
-        raise SourceError(path, f"array {shown(name)} needs {needed} bytes, the file holds {held}")
+def _check_size(path: str, name: str, header: _Header, dtype: DType, file_size: int) -> None:
+    needed, available = math.prod(header.shape) * dtype.itemsize, file_size - header.size
+    if needed > available:
+        raise SourceError(path, f"array {quote_name(name)} needs {needed} bytes, the file holds {available}")
 
 
-def _tensor(window: Window, name: str, header: _Header, dtype: DType) -> TensorRef:
+def _build_tensor(window: Window, name: str, header: _Header, dtype: DType) -> TensorRef:
     _check_size(window.path, name, header, dtype, window.size)
-    count = math.prod(header.shape)
-    body = window.sub(header.size, count * dtype.itemsize)
+    body = window.sub(header.size, math.prod(header.shape) * dtype.itemsize)
     swapped = header.swapped and dtype.itemsize > 1
     data: Data = FileData(body, dtype.storage, swapped)
     if not is_contiguous(header.shape, header.strides):
@@ -177,89 +180,76 @@ class Array:
     raw: Span | str | None = None
     scalar: bool = False  # a NumPy number: no more a tensor than a Python one
 
+    def set_state(self, state: Any) -> None:
+        """Fill the array from the state its pickle gives it: version, shape, dtype, order, bytes."""
+        _, shape, dtype, is_fortran, raw = state
+        if not isinstance(shape, (tuple, list)) or not _is_shape(shape):
+            raise ValueError("shape")
+        self.shape = tuple(shape)
+        self.strides = fortran_strides(self.shape) if is_fortran else contiguous_strides(self.shape)
+        self.dtype, self.swapped = _read_pickled_dtype(dtype)
+        self.raw = raw if isinstance(raw, (Span, str)) else None
 
-def array_ref(path: str, name: str, array: Array) -> TensorRef | None:
+
+def build_array_ref(path: str, name: str, array: Array) -> TensorRef | None:
     """Return an array of a pickle as a TensorRef, or None where it holds no numbers."""
-    if array.dtype is None or array.raw is None:
+    dtype, raw = array.dtype, array.raw
+    if dtype is None or raw is None:
         return None
-    needed = math.prod(array.shape) * array.dtype.itemsize
-    held = array.raw.window.size if isinstance(array.raw, Span) else len(array.raw)
-    if needed != held:
-        raise SourceError(path, f"array {shown(name)} needs {needed} bytes, the pickle holds {held}")
-    if isinstance(array.raw, Span):
-        header = _Header(array.dtype, array.swapped, array.shape, array.strides)
-        return _tensor(array.raw.window, name, header, array.dtype)
-    return _from_text(path, name, array, array.dtype, array.raw)
-
-
-def _from_text(path: str, name: str, array: Array, dtype: DType, text: str) -> TensorRef:
-    """Return an array whose bytes Python 2 wrote as text."""
-    try:
-        flat = np.frombuffer(text.encode("latin-1"), dtype.storage)
+    needed = math.prod(array.shape) * dtype.itemsize
+    available = raw.window.size if isinstance(raw, Span) else len(raw)
+    if needed != available:
+        raise SourceError(path, f"array {quote_name(name)} needs {needed} bytes, the pickle holds {available}")
+    if isinstance(raw, Span):
+        header = _Header(dtype, array.swapped, array.shape, array.strides)
+        return _build_tensor(raw.window, name, header, dtype)
+    try:  # Python 2 wrote bytes as text
+        flat = np.frombuffer(raw.encode("latin-1"), dtype.storage)
     except UnicodeEncodeError:
-        raise SourceError(path, f"array {shown(name)} is damaged") from None
-    flat = flat.byteswap() if array.swapped else flat
+        raise SourceError(path, f"array {quote_name(name)} is damaged") from None
+    if array.swapped:
+        flat = flat.byteswap()
     strides = tuple(stride * dtype.itemsize for stride in array.strides)
     view: NDArray[Any] = np.ndarray(array.shape, dtype.storage, flat.data, strides=strides) if flat.size else flat
     return TensorRef(name, array.shape, dtype, MemoryData(view))
 
 
-def _dtype(args: tuple[Any, ...]) -> Object:
-    return Object("numpy.dtype", args)
-
-
-def _dtype_from(value: Any) -> tuple[DType | None, bool]:
+def _read_pickled_dtype(node: Any) -> tuple[DType | None, bool]:
     """Return the element type a pickled NumPy dtype stands for, and whether its bytes are swapped."""
-    if not isinstance(value, Object) or value.made_by != "numpy.dtype":
+    if not isinstance(node, Object) or node.made_by != "numpy.dtype":
         return None, False
-    code = value.args[0] if isinstance(value.args, tuple) and value.args else None
-    state = value.state[-1] if value.state else None
-    state = state if isinstance(state, tuple) and len(state) > 4 else (3, "<", None, None, None)
+    code = node.args[0] if isinstance(node.args, tuple) and node.args else None
     if isinstance(code, Global) and code.module in ("ml_dtypes", "ml_dtypes._ml_dtypes_ext", "bfloat16"):
         return DTYPES.get(code.name), False
-    if not isinstance(code, str) or state[3] is not None or code[:1] == "V":  # records have names
+    byte_order, field_names = "<", None
+    if node.state and isinstance(node.state[-1], tuple) and len(node.state[-1]) > 4:
+        _, byte_order, _, field_names = node.state[-1][:4]
+    if not isinstance(code, str) or code[:1] == "V" or field_names is not None:  # only records have field names
         return None, False
-    return element_type(code), state[1] == ">"
+    return parse_dtype_code(code), byte_order == ">"
 
 
-def set_state(array: Array, state: Any) -> None:
-    """Fill an array from the state its pickle gives it: version, shape, dtype, order, bytes."""
-    _, shape, dtype, fortran, raw = state
-    if not isinstance(shape, (tuple, list)) or not _is_shape(shape):
-        raise ValueError("shape")
-    array.shape = tuple(shape)
-    array.strides = fortran_strides(array.shape) if fortran else contiguous_strides(array.shape)
-    array.dtype, array.swapped = _dtype_from(dtype)
-    array.raw = raw if isinstance(raw, (Span, str)) else None
-
-
-def _scalar(args: tuple[Any, ...]) -> Array:
-    dtype, swapped = _dtype_from(args[0])
+def _rebuild_scalar(args: tuple[Any, ...]) -> Array:
+    dtype, swapped = _read_pickled_dtype(args[0])
     raw = args[1] if len(args) > 1 and isinstance(args[1], (Span, str)) else None
     return Array((), dtype, swapped, raw=raw, scalar=True)
 
 
-def _from_buffer(args: tuple[Any, ...]) -> Array:
+def _rebuild_from_buffer(args: tuple[Any, ...]) -> Array:
     raw, dtype, shape, order = args[:4]
     array = Array()
-    set_state(array, (1, shape, dtype, order == "F", raw))
+    array.set_state((1, shape, dtype, order == "F", raw))
     if order == "K" and len(args) > 4 and args[4] is not None:  # the shape in memory, then the order of its axes
         axes = args[4]
         if not isinstance(axes, (tuple, list)) or not _is_shape(axes) or sorted(axes) != list(range(len(array.shape))):
             raise ValueError("axes")
-        array.shape, array.strides = (tuple(old[axis] for axis in axes) for old in (array.shape, array.strides))
+        array.shape = tuple(array.shape[axis] for axis in axes)
+        array.strides = tuple(array.strides[axis] for axis in axes)
     return array
 
 
-NUMPY_HANDLERS: dict[str, Handler] = {
-    **{
-        f"numpy.{core}.{name}": handler
-        for core in ("core", "_core")
-        for name, handler in (
-            ("multiarray._reconstruct", lambda args: Array()),
-            ("multiarray.scalar", _scalar),
-            ("numeric._frombuffer", _from_buffer),
-        )
-    },
-    "numpy.dtype": _dtype,
-}
+NUMPY_HANDLERS: dict[str, Handler] = {"numpy.dtype": lambda args: Object("numpy.dtype", args)}
+for _core in ("numpy.core", "numpy._core"):  # before and since NumPy 2
+    NUMPY_HANDLERS[f"{_core}.multiarray._reconstruct"] = lambda args: Array()
+    NUMPY_HANDLERS[f"{_core}.multiarray.scalar"] = _rebuild_scalar
+    NUMPY_HANDLERS[f"{_core}.numeric._frombuffer"] = _rebuild_from_buffer

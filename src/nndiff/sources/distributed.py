@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,195 +13,230 @@ from nndiff.dtypes import DType
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, TemporaryFile, Window
 from nndiff.sources.pickle_nodes import KEY, NotKnownError, Object
-from nndiff.sources.source import Source, by_name, shown
+from nndiff.sources.source import OtherEntry, Source, index_by_name, quote_name
 from nndiff.sources.torch_file import load_any, load_plain
-from nndiff.sources.torch_objects import Tensor, dtype_of, tensor_ref
-from nndiff.tensors import MOST_AXES, Data, FileData, LateData, MemoryData, TensorRef
+from nndiff.sources.torch_objects import Tensor, build_tensor_ref, parse_dtype
+from nndiff.tensors import MOST_AXES, Data, FileData, LateData, MemoryData, Shape, TensorRef
 
 _SLAB = 1 << 22  # elements put in place at once
 _MOST_CHUNKS = 20_000  # of one tensor: ranks of the largest runs
+_MODEL_KEYS = ("state_dict", "model_state_dict", "model")
+_DAMAGED = "a distributed checkpoint whose .metadata is damaged"
+
+
+class Place(NamedTuple):
+    """Name the bytes of a chunk."""
+
+    file: str
+    start: int
+    length: int
+
+
+class Chunk(NamedTuple):
+    """Say which region of a tensor a chunk is, and where its bytes are."""
+
+    offsets: Shape
+    sizes: Shape
+    place: Place
+
+
+_Places = dict[str, dict[Shape, Place]]  # by tensor and by the offsets of the chunk
 
 
 def is_distributed(path: str) -> bool:
-    """Tell whether a folder is a distributed checkpoint."""
+    """Return True if a folder is a distributed checkpoint."""
     return os.path.isfile(os.path.join(path, ".metadata"))
 
 
 def open_distributed(path: str, part: str = "") -> Source:
     """Open a distributed checkpoint; chunks are put together when a tensor is read."""
     loaded = load_plain(Window(RegularFile(os.path.join(path, ".metadata"))))
-    metadata = _state(path, loaded.root)
-    places = _places(path, metadata.get("storage_data"))
-    tensors, others = [], {}
+    metadata = _read_fields(path, loaded.root)
+    places = _read_places(path, metadata.get("storage_data"))
     entries = metadata.get("state_dict_metadata")
     if not isinstance(entries, dict):
-        raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
+        raise SourceError(path, _DAMAGED)
+    tensors, others = [], {}
     for name, entry in entries.items():
         if not isinstance(name, str):
-            raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
-        described = _state(path, entry) if not isinstance(entry, Object) or entry.state else {}
-        if "chunks" in described:
-            tensors.append(_tensor(path, name, described, places.get(name, {})))
+            raise SourceError(path, _DAMAGED)
+        has_no_fields = isinstance(entry, Object) and not entry.state
+        fields = {} if has_no_fields else _read_fields(path, entry)
+        if "chunks" in fields:
+            tensors.append(_read_tensor(path, name, fields, places.get(name, {})))
         else:
-            others[name] = "bytes"
-    return _chosen(path, tensors, part, others)
-
-
-def _chosen(path: str, tensors: list[TensorRef], part: str, others: dict[str, str]) -> Source:
-    """Return the tensors below a key; without one those of the model where optimiser states are beside it."""
-    label = f"{path}::{part}" if part else path
-    key = part or _model_key(tensors)
-    found = [each.renamed(each.name[len(key) + 1 :]) for each in tensors if each.name.startswith(key + ".")]
+            others[name] = OtherEntry.of_value("bytes")
     if part:
-        found += [each.renamed(part.rsplit(".", 1)[-1]) for each in tensors if each.name == part]
-    if part and not found:
-        raise SourceError(path, f"has no tensors below {shown(part)}")
-    if not key:
-        return Source(label, "distributed", by_name(path, tensors), others=others)
-    beside = sorted({each.name.split(".")[0] for each in tensors if not each.name.startswith(key + ".")})
-    for name in beside if not part else ():
-        count = sum(each.name.split(".")[0] == name for each in tensors)
-        others[name] = f"{count} tensor{'s' if count > 1 else ''}"
-    return Source(label, "distributed", by_name(path, found), key, others)
+        return _select_part(path, tensors, part, others)
+    return _select_model(path, tensors, others)
 
 
-def _model_key(tensors: list[TensorRef]) -> str:
-    """Return the key the model is under, where nothing but optimiser states is beside it."""
-    for key in ("state_dict", "model_state_dict", "model"):
-        beside = [each for each in tensors if not each.name.startswith(key + ".")]
-        if len(beside) < len(tensors) and all("optim" in each.name.split(".")[0].lower() for each in beside):
-            return key
-    return ""
+def _select_part(path: str, tensors: list[TensorRef], part: str, others: dict[str, OtherEntry]) -> Source:
+    prefix = f"{part}."
+    selected = []
+    for tensor in tensors:
+        if tensor.name.startswith(prefix):
+            selected.append(tensor.renamed(tensor.name[len(prefix) :]))
+    for tensor in tensors:
+        if tensor.name == part:
+            selected.append(tensor.renamed(part.rsplit(".", 1)[-1]))
+    if not selected:
+        raise SourceError(path, f"has no tensors below {quote_name(part)}")
+    return Source(f"{path}::{part}", "distributed", index_by_name(path, selected), part, others)
 
 
-def _state(path: str, node: Any) -> dict[str, Any]:
+def _select_model(path: str, tensors: list[TensorRef], others: dict[str, OtherEntry]) -> Source:
+    """Return the tensors of the model where only optimiser states are beside it, else all of them."""
+    for key in _MODEL_KEYS:
+        prefix = f"{key}."
+        selected = []
+        beside: dict[str, int] = {}  # how many tensors are under each other key
+        for tensor in tensors:
+            if tensor.name.startswith(prefix):
+                selected.append(tensor.renamed(tensor.name[len(prefix) :]))
+            else:
+                top_key = tensor.name.split(".")[0]
+                beside[top_key] = beside.get(top_key, 0) + 1
+        if selected and all("optim" in top_key.lower() for top_key in beside):
+            for top_key in sorted(beside):
+                others[top_key] = OtherEntry.of_tensors(beside[top_key])
+            return Source(path, "distributed", index_by_name(path, selected), key, others)
+    return Source(path, "distributed", index_by_name(path, tensors), others=others)
+
+
+def _read_fields(path: str, node: Any) -> dict[str, Any]:
     """Return the fields of a pickled dataclass."""
     state = node.state[-1] if isinstance(node, Object) and node.state else None
     if isinstance(state, tuple):  # a class with slots: (dict, slots)
-        state = next((each for each in state if isinstance(each, dict)), None)
+        state = next((item for item in state if isinstance(item, dict)), None)
     if not isinstance(state, dict):
-        raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
+        raise SourceError(path, _DAMAGED)
     return state
 
 
-Place = tuple[str, int, int]  # file, start, length
-Chunk = tuple[tuple[int, ...], tuple[int, ...], Place]  # offsets, sizes, place
-
-
-def _places(path: str, storage_data: Any) -> dict[str, dict[tuple[int, ...], Place]]:
-    """Return {tensor: {chunk offset: (file, start, length)}}."""
+def _read_places(path: str, storage_data: Any) -> _Places:
     if not isinstance(storage_data, dict):
         raise SourceError(path, "a distributed checkpoint whose .metadata names no storage")
-    found: dict[str, dict[tuple[int, ...], Place]] = {}
+    places: _Places = {}
     for key, value in storage_data.items():
-        index = _state(path, key.args if isinstance(key, Object) and key.made_by == KEY else key)
-        info = _state(path, value)
+        index = _read_fields(path, key.args if isinstance(key, Object) and key.made_by == KEY else key)
+        info = _read_fields(path, value)
         file, start, length = info.get("relative_path"), info.get("offset"), info.get("length")
-        name, offset = index.get("fqn"), index.get("offset")
+        name = index.get("fqn")
         if not (isinstance(file, str) and isinstance(name, str)):
-            raise SourceError(path, "a distributed checkpoint whose .metadata is damaged")
+            raise SourceError(path, _DAMAGED)
         if not (isinstance(start, int) and isinstance(length, int)):
-            raise SourceError(path, f"a distributed checkpoint whose .metadata gives {shown(name)} no place")
+            raise SourceError(path, f"a distributed checkpoint whose .metadata gives {quote_name(name)} no place")
         if info.get("transform_descriptors"):
-            raise SourceError(path, f"tensor {shown(name)} is compressed or encrypted, which nndiff does not read")
+            raise SourceError(path, f"tensor {quote_name(name)} is compressed or encrypted, which nndiff does not read")
         if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
-            raise SourceError(path, f"names a file outside its own folder: {shown(file)}")
-        found.setdefault(name, {})[_sizes(path, name, offset or ())] = (file, start, length)
-    return found
+            raise SourceError(path, f"names a file outside its own folder: {quote_name(file)}")
+        offsets = _read_sizes(path, name, index.get("offset") or ())
+        places.setdefault(name, {})[offsets] = Place(file, start, length)
+    return places
 
 
-def _tensor(path: str, name: str, entry: dict[str, Any], places: dict[tuple[int, ...], Place]) -> TensorRef:
-    shape = _sizes(path, name, entry.get("size"))
+def _read_tensor(path: str, name: str, fields: dict[str, Any], places: dict[Shape, Place]) -> TensorRef:
+    shape = _read_sizes(path, name, fields.get("size"))
+    dtype = _read_dtype(path, name, fields.get("properties"))
+    chunks = []
+    for node in fields["chunks"] if isinstance(fields["chunks"], list) else ():
+        chunk_fields = _read_fields(path, node)
+        offsets = _read_sizes(path, name, chunk_fields.get("offsets"))
+        sizes = _read_sizes(path, name, chunk_fields.get("sizes"))
+        place = places.get(offsets)
+        if place is None and not any(offsets):
+            place = places.get(())
+        fits = len(offsets) == len(sizes) == len(shape)
+        for offset, size, limit in zip(offsets, sizes, shape, strict=False):
+            fits = fits and offset + size <= limit
+        if place is None or not fits:
+            raise SourceError(path, f"tensor {quote_name(name)} has a chunk that is missing or does not fit")
+        chunks.append(Chunk(offsets, sizes, place))
+    _check_cover(path, name, shape, dtype, chunks)
+    tensor = TensorRef(name, shape, dtype, LateData(lambda: _assemble_data(path, tensor, chunks)))
+    return tensor
+
+
+def _read_dtype(path: str, name: str, properties: Any) -> DType:
+    """Return the dtype of pickled TensorProperties, whose state is mostly a tuple that begins with it."""
+    state = properties.state[-1] if isinstance(properties, Object) and properties.state else None
+    if isinstance(state, tuple) and state and not isinstance(state[0], dict):
+        dtype = state[0]
+    else:
+        dtype = _read_fields(path, properties).get("dtype")
     try:
-        dtype = dtype_of(_dtype(path, entry.get("properties")))
+        return parse_dtype(dtype)
     except NotKnownError as error:
         raise SourceError(path, str(error)) from None
     except TypeError:
-        raise SourceError(path, f"tensor {shown(name)} has no dtype") from None
-    chunks = []
-    for chunk in entry["chunks"] if isinstance(entry["chunks"], list) else ():
-        fields = _state(path, chunk)
-        offsets, sizes = (_sizes(path, name, fields.get(key)) for key in ("offsets", "sizes"))
-        place = places.get(offsets) or (places.get(()) if not any(offsets) else None)
-        inside = all(low + size <= whole for low, size, whole in zip(offsets, sizes, shape, strict=False))
-        if place is None or not inside or len(offsets) != len(shape) or len(sizes) != len(shape):
-            raise SourceError(path, f"tensor {shown(name)} has a chunk that is missing or does not fit")
-        chunks.append((offsets, sizes, place))
-    _check_cover(path, name, shape, dtype, chunks)
-    whole = TensorRef(name, shape, dtype, LateData(lambda: _assembled(path, whole, chunks)))
-    return whole
+        raise SourceError(path, f"tensor {quote_name(name)} has no dtype") from None
 
 
-def _dtype(path: str, properties: Any) -> Any:
-    """Return the dtype of pickled TensorProperties, whose state is a tuple that begins with it."""
-    state = properties.state[-1] if isinstance(properties, Object) and properties.state else None
-    if isinstance(state, tuple) and state and not isinstance(state[0], dict):
-        return state[0]
-    return _state(path, properties).get("dtype")
+def _read_sizes(path: str, name: str, sizes: Any) -> Shape:
+    is_shape = isinstance(sizes, tuple) and len(sizes) <= MOST_AXES
+    if not is_shape or not all(type(size) is int and 0 <= size < 1 << 60 for size in sizes):
+        raise SourceError(path, f"tensor {quote_name(name)} has an impossible shape")
+    checked: Shape = sizes
+    return checked
 
 
-def _check_cover(path: str, name: str, shape: tuple[int, ...], dtype: DType, chunks: list[Chunk]) -> None:
-    """See that the chunks make up the tensor: as many elements, none twice, and bytes for them."""
+def _check_cover(path: str, name: str, shape: Shape, dtype: DType, chunks: list[Chunk]) -> None:
+    """Refuse chunks that do not make up the tensor: every element once, and bytes for all of them."""
     count = math.prod(shape)
-    if sum(math.prod(sizes) for _, sizes, _ in chunks) != count:
-        raise SourceError(path, f"the chunks of tensor {shown(name)} do not make up its {count} elements")
-    if sum(length for _, _, (_, _, length) in chunks) < count * dtype.itemsize:
-        raise SourceError(path, f"the chunks of tensor {shown(name)} are too short for its {count} elements")
-    filled = [(offsets, sizes) for offsets, sizes, _ in chunks if math.prod(sizes)]
+    if sum(math.prod(chunk.sizes) for chunk in chunks) != count:
+        raise SourceError(path, f"the chunks of tensor {quote_name(name)} do not make up its {count} elements")
+    if sum(chunk.place.length for chunk in chunks) < count * dtype.itemsize:
+        raise SourceError(path, f"the chunks of tensor {quote_name(name)} are too short for its {count} elements")
+    filled = [chunk for chunk in chunks if math.prod(chunk.sizes)]
     if len(filled) > _MOST_CHUNKS:
-        raise UnsafeFileError(path, f"tensor {shown(name)} is in {len(filled)} chunks; not read")
+        raise UnsafeFileError(path, f"tensor {quote_name(name)} is in {len(filled)} chunks; not read")
     if len(filled) < 2 or not shape:
         return
-    low = np.array([offsets for offsets, _ in filled])
-    high = low + np.array([sizes for _, sizes in filled])
+    low = np.array([chunk.offsets for chunk in filled])
+    high = low + np.array([chunk.sizes for chunk in filled])
     for row in range(len(filled) - 1):
-        if ((low[row + 1 :] < high[row]) & (low[row] < high[row + 1 :])).all(axis=1).any():
-            raise SourceError(path, f"the chunks of tensor {shown(name)} overlap")
+        overlaps = (low[row + 1 :] < high[row]) & (low[row] < high[row + 1 :])
+        if overlaps.all(axis=1).any():
+            raise SourceError(path, f"the chunks of tensor {quote_name(name)} overlap")
 
 
-def _sizes(path: str, name: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, tuple) or len(value) > MOST_AXES:
-        raise SourceError(path, f"tensor {shown(name)} has a senseless shape")
-    if not all(type(size) is int and 0 <= size < 1 << 60 for size in value):
-        raise SourceError(path, f"tensor {shown(name)} has a senseless shape")
-    return value
-
-
-def _chunk(path: str, whole: TensorRef, sizes: tuple[int, ...], place: Place) -> TensorRef:
-    file, start, length = place
-    root = load_any(Window(RegularFile(os.path.join(path, file))).sub(start, length)).root
-    if not isinstance(root, Tensor):
-        raise SourceError(path, f"a chunk of tensor {shown(whole.name)} is not a tensor")
-    chunk = tensor_ref(path, whole.name, root)
-    if chunk.shape != sizes or chunk.dtype != whole.dtype:
-        raise SourceError(path, f"a chunk of tensor {shown(whole.name)} has another shape or dtype than .metadata says")
-    return chunk
-
-
-def _assembled(path: str, whole: TensorRef, chunks: list[Chunk]) -> Data:
-    """Return the elements of a chunked tensor: of one chunk where they lie, of several in a temporary file."""
+def _assemble_data(path: str, tensor: TensorRef, chunks: list[Chunk]) -> Data:
+    """Return the elements of a chunked tensor: a single chunk in place, several in a temporary file."""
     if len(chunks) == 1:
-        return _chunk(path, whole, chunks[0][1], chunks[0][2]).data
-    if not whole.count:
-        return MemoryData(np.empty(0, whole.dtype.storage))
+        return _open_chunk(path, tensor, chunks[0]).data
+    if not tensor.count:
+        return MemoryData(np.empty(0, tensor.dtype.storage))
     file = TemporaryFile(path)
-    file.reserve(whole.nbytes)
+    file.reserve(tensor.nbytes)
     with file.mapped() as pages:
-        target = np.frombuffer(pages, whole.dtype.storage).reshape(whole.shape)
-        for offsets, sizes, place in chunks:
-            region = target[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
-            _copy(_chunk(path, whole, sizes, place), region)
+        target = np.frombuffer(pages, tensor.dtype.storage).reshape(tensor.shape)
+        for chunk in chunks:
+            slices = [slice(offset, offset + size) for offset, size in zip(chunk.offsets, chunk.sizes, strict=True)]
+            region = target[tuple(slices)]
+            _copy_chunk(_open_chunk(path, tensor, chunk), region)
         del target, region
-    return FileData(Window(file), whole.dtype.storage)
+    return FileData(Window(file), tensor.dtype.storage)
 
 
-def _copy(chunk: TensorRef, region: NDArray[Any]) -> None:
+def _open_chunk(path: str, tensor: TensorRef, chunk: Chunk) -> TensorRef:
+    name, place = quote_name(tensor.name), chunk.place
+    root = load_any(Window(RegularFile(os.path.join(path, place.file))).sub(place.start, place.length)).root
+    if not isinstance(root, Tensor):
+        raise SourceError(path, f"a chunk of tensor {name} is not a tensor")
+    opened = build_tensor_ref(path, tensor.name, root)
+    if opened.shape != chunk.sizes or opened.dtype != tensor.dtype:
+        raise SourceError(path, f"a chunk of tensor {name} has another shape or dtype than .metadata says")
+    return opened
+
+
+def _copy_chunk(chunk: TensorRef, region: NDArray[Any]) -> None:
     """Copy a chunk into its place, some rows at a time."""
     if chunk.count <= _SLAB or region.ndim == 0:
         region[...] = chunk.read(0, chunk.count).reshape(region.shape)
         return
-    inner = chunk.count // region.shape[0]
-    rows = max(1, _SLAB // inner)
+    row_size = chunk.count // region.shape[0]
+    rows = max(1, _SLAB // row_size)
     for first in range(0, region.shape[0], rows):
         last = min(first + rows, region.shape[0])
-        region[first:last] = chunk.read(first * inner, last * inner).reshape(region[first:last].shape)
+        region[first:last] = chunk.read(first * row_size, last * row_size).reshape(region[first:last].shape)

@@ -11,16 +11,16 @@ from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
 from nndiff.names import natural_key
 from nndiff.sources.json_text import read_json
-from nndiff.sources.source import Source, shown
+from nndiff.sources.source import EntryKind, OtherEntry, Source, quote_name
 from nndiff.tensors import TensorRef
 
 _MOST_FILES = 100_000
-_INDEXES = (
+_INDEX_NAMES = (
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
     "diffusion_pytorch_model.safetensors.index.json",
 )
-_SINGLES = (
+_MODEL_NAMES = (
     "model.safetensors",
     "pytorch_model.bin",
     "adapter_model.safetensors",
@@ -29,41 +29,32 @@ _SINGLES = (
     "diffusion_pytorch_model.bin",
 )
 _SUFFIXES = (".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin", ".ckpt", ".nemo", ".pkl")
+_CONFIG_KEYS = ("model_type", "architectures", "torch_dtype", "dtype", "transformers_version")
 
 OpenFile = Callable[[str], Source]
 
 
 def open_folder(path: str, open_file: OpenFile) -> Source:
-    """Open a folder by what is in it."""
-    names = _names(path)
-    for index in (*_INDEXES, *(name for name in names if name.endswith(".index.json"))):
-        if index in names:
-            weight_map = read_index(os.path.join(path, index))
-            sharded = _open_shards(os.path.join(path, index), weight_map, open_file)
-            used = {index, *weight_map.values()}
-            return replace(sharded, label=path, others={**sharded.others, **_unread(path, names, used)})
-    for single in _SINGLES:
-        if single in names:
-            found = open_file(os.path.join(path, single))
-            meta = {**found.meta, **_config(path, names)}
-            others = {**found.others, **_unread(path, names, {single})}
-            return replace(found, label=path, kind=f"folder of {found.kind}", others=others, meta=meta)
+    """Open a folder by what is in it: an index of shards, a model file, or every file of tensors."""
+    names = _list_names(path)
+    indexes = [name for name in _INDEX_NAMES if name in names]
+    indexes += [name for name in names if name.endswith(".index.json")]
+    if indexes:
+        index_path = os.path.join(path, indexes[0])
+        weight_map = _read_index(index_path)
+        source = _open_shards(index_path, weight_map, open_file)
+        return _add_skipped(replace(source, label=path), names, {indexes[0], *weight_map.values()})
+    for name in _MODEL_NAMES:
+        if name in names:
+            source = open_file(os.path.join(path, name))
+            meta = {**source.meta, **_read_config(path, names)}
+            source = replace(source, label=path, kind=f"folder of {source.kind}", meta=meta)
+            return _add_skipped(source, names, {name})
     readable = [name for name in names if name.endswith(_SUFFIXES)]
-    merged = _many(path, readable, open_file)
-    return replace(merged, others={**merged.others, **_unread(path, names, set(readable))})
+    return _add_skipped(_open_every_file(path, readable, open_file), names, set(readable))
 
 
-def _unread(path: str, names: list[str], used: set[str]) -> dict[str, str]:
-    """Name what else in a folder may hold tensors and was passed over."""
-    found = {name: "another file of tensors" for name in names if name.endswith(_SUFFIXES) and name not in used}
-    folders = [name for name in names if name not in used and not name.startswith(".")]
-    return {
-        **found,
-        **{f"{name}/": "a folder, not looked into" for name in folders if os.path.isdir(os.path.join(path, name))},
-    }
-
-
-def _names(path: str) -> list[str]:
+def _list_names(path: str) -> list[str]:
     try:
         names = sorted(os.listdir(path), key=natural_key)
     except OSError as error:
@@ -73,93 +64,106 @@ def _names(path: str) -> list[str]:
     return names
 
 
-def _many(path: str, names: list[str], open_file: OpenFile) -> Source:
-    """Open every file: shards keep their names, arrays and tensors go by the name of their file."""
+def _add_skipped(source: Source, names: list[str], read: set[str]) -> Source:
+    """Return the source with an entry for every file and folder that may hold tensors and was not read."""
+    others = dict(source.others)
+    folders = {}
+    for name in names:
+        if name in read:
+            continue
+        if name.endswith(_SUFFIXES):
+            others[name] = OtherEntry(EntryKind.FILE)
+        if not name.startswith(".") and os.path.isdir(os.path.join(source.label, name)):
+            folders[f"{name}/"] = OtherEntry(EntryKind.FOLDER)
+    return replace(source, others={**others, **folders})
+
+
+def _open_every_file(path: str, names: list[str], open_file: OpenFile) -> Source:
+    """Open every file: tensors of shards keep their names, others get the name of their file."""
     if not names:
         raise SourceError(path, "a folder without any file nndiff can read (*.safetensors, *.pt, *.npy, *.npz, ...)")
-    shards = all(name.endswith((".safetensors", ".bin")) for name in names)
-    merged = _Merged(path)
-    for name in names:
-        opened = open_file(os.path.join(path, name))
-        stem = name.rsplit(".", 1)[0]
-        if shards:
-            merged.add(name, opened, lambda each: each)
-        elif len(opened.tensors) == 1 and next(iter(opened.tensors)) in (stem, "tensor"):
-            merged.add(name, opened, lambda _, stem=stem: stem)  # type: ignore[misc]
-        else:
-            merged.add(name, opened, lambda each, stem=stem: f"{stem}.{each}")  # type: ignore[misc]
-    return merged.source("shards" if shards else "folder")
+    are_shards = all(name.endswith((".safetensors", ".bin")) for name in names)
+    merged = _MergedFiles(path)
+    for file_name in names:
+        opened = open_file(os.path.join(path, file_name))
+        stem = file_name.rsplit(".", 1)[0]
+        has_one_nameless = len(opened.tensors) == 1 and next(iter(opened.tensors)) in (stem, "tensor")
+        tensors = []
+        for tensor in opened.tensors.values():
+            if not are_shards:
+                tensor = tensor.renamed(stem if has_one_nameless else f"{stem}.{tensor.name}")
+            tensors.append(tensor)
+        merged.add_file(file_name, opened, tensors)
+    return merged.build_source("shards" if are_shards else "folder")
 
 
 def open_index(path: str, open_file: OpenFile) -> Source:
     """Open a sharded checkpoint by its index file."""
-    return _open_shards(path, read_index(path), open_file)
+    return _open_shards(path, _read_index(path), open_file)
 
 
-def _open_shards(path: str, weight_map: dict[str, str], open_file: OpenFile) -> Source:
-    folder = os.path.dirname(path)
-    merged = _Merged(path)
+def _open_shards(index_path: str, weight_map: dict[str, str], open_file: OpenFile) -> Source:
+    merged = _MergedFiles(index_path)
     for shard in sorted(set(weight_map.values()), key=natural_key):
-        merged.add(shard, open_file(os.path.join(folder, shard)), lambda each: each)
+        opened = open_file(os.path.join(os.path.dirname(index_path), shard))
+        merged.add_file(shard, opened, list(opened.tensors.values()))
     for name, shard in weight_map.items():
-        if merged.origin.get(name) != shard:
-            raise SourceError(path, f"says that {shown(shard)} holds {shown(name)}, and it does not")
-    return merged.source("sharded")
+        if merged.file_of.get(name) != shard:
+            raise SourceError(
+                index_path, f"says that {quote_name(shard)} holds {quote_name(name)}, but that file does not"
+            )
+    return merged.build_source("sharded")
 
 
-def looks_like_index(head: bytes) -> bool:
-    """Tell whether a file begins as JSON does."""
-    return head.lstrip()[:1] == b"{"
-
-
-def read_index(path: str) -> dict[str, str]:
-    """Return {tensor: shard} of an index file; shards must lie beside it."""
+def _read_index(path: str) -> dict[str, str]:
+    """Return {tensor: shard} of an index file; shards must be in the same folder."""
     weight_map = read_json(Window(RegularFile(path)), "an index").get("weight_map")
     if not isinstance(weight_map, dict):
         raise SourceError(path, "JSON, but not the index of a sharded checkpoint (it has no weight_map)")
-    pairs = [(name, shard) for name, shard in weight_map.items() if isinstance(shard, str)]
-    if len(pairs) != len(weight_map) or not pairs:
+    if not weight_map or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise SourceError(path, "its weight_map does not name a shard for every tensor")
-    for _, shard in pairs:
+    for shard in weight_map.values():
         if shard in ("", ".", "..") or "/" in shard or "\\" in shard or "\0" in shard or len(shard) > 255:
-            raise UnsafeFileError(path, f"names a shard outside its own folder: {shown(shard)}")
+            raise UnsafeFileError(path, f"names a shard outside its own folder: {quote_name(shard)}")
         if shard.endswith(".json"):
-            raise UnsafeFileError(path, f"names an index as a shard: {shown(shard)}")
-    return dict(pairs)
+            raise UnsafeFileError(path, f"names an index as a shard: {quote_name(shard)}")
+    return weight_map
 
 
-class _Merged:
+class _MergedFiles:
     """Put several files together as one source."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.tensors: dict[str, TensorRef] = {}
-        self.origin: dict[str, str] = {}
-        self.others: dict[str, str] = {}
+        self.file_of: dict[str, str] = {}  # the file each tensor is in
+        self.others: dict[str, OtherEntry] = {}
         self.foreign: dict[str, None] = {}
 
-    def add(self, file: str, opened: Source, rename: Callable[[str], str]) -> None:
-        for tensor in opened.tensors.values():
-            name = rename(tensor.name)
+    def add_file(self, file_name: str, opened: Source, tensors: list[TensorRef]) -> None:
+        """Add the tensors of a file, under the names they go by here."""
+        for tensor in tensors:
+            name = tensor.name
             if name in self.tensors:
-                raise SourceError(self.path, f"{shown(self.origin[name])} and {shown(file)} both hold {shown(name)}")
-            self.tensors[name] = tensor.renamed(name)
-            self.origin[name] = file
-        self.others.update({f"{file}::{key}": value for key, value in opened.others.items()})
+                files = f"{quote_name(self.file_of[name])} and {quote_name(file_name)}"
+                raise SourceError(self.path, f"{files} both hold {quote_name(name)}")
+            self.tensors[name] = tensor
+            self.file_of[name] = file_name
+        for key, entry in opened.others.items():
+            self.others[f"{file_name}::{key}"] = entry
         self.foreign.update(dict.fromkeys(opened.foreign))
 
-    def source(self, kind: str) -> Source:
+    def build_source(self, kind: str) -> Source:
+        """Return the files as one source."""
         return Source(self.path, kind, self.tensors, others=self.others, foreign=tuple(self.foreign))
 
 
-def _config(path: str, names: list[str]) -> dict[str, Any]:
-    """Return the architecture a Hugging Face config names, where it can be read."""
+def _read_config(path: str, names: list[str]) -> dict[str, Any]:
+    """Return the architecture that a Hugging Face config names; nothing if it cannot be read."""
     if "config.json" not in names:
         return {}
     try:
-        window = Window(RegularFile(os.path.join(path, "config.json")))
-        found = read_json(window, "a config")
-        wanted = ("model_type", "architectures", "torch_dtype", "dtype", "transformers_version")
-        return {key: found[key] for key in wanted if isinstance(found.get(key), (str, list))}
+        config = read_json(Window(RegularFile(os.path.join(path, "config.json"))), "a config")
     except SourceError:
         return {}
+    return {key: config[key] for key in _CONFIG_KEYS if isinstance(config.get(key), (str, list))}

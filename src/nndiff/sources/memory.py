@@ -1,4 +1,4 @@
-"""Objects in memory: mappings of arrays or tensors, and modules. Torch is used only if it is there already."""
+"""Objects in memory: mappings of arrays or tensors, and modules. Torch is used only if it is imported already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, opaque
 from nndiff.dtypes import from_numpy as dtype_from_numpy
 from nndiff.errors import SourceError
-from nndiff.sources.source import Source, by_name, shown
+from nndiff.sources.source import Source, index_by_name, quote_name
 from nndiff.sources.torch_objects import SPARSE_PARTS
 from nndiff.tensors import MemoryData, NoData, TensorRef
 
@@ -23,61 +23,86 @@ def open_memory(value: Any, label: str = "") -> Source:
     """Open a module, a mapping, a sequence or a single array."""
     label = label or f"<{type(value).__name__}>"
     if value is None:
-        raise SourceError(label, "None is no source: give a path, a mapping of arrays or tensors, or a module")
-    if _is_module(value):
-        return Source(label, "module", by_name(label, _named(label, value.state_dict(), "", 0)))
-    if not _is_container(value):
-        return Source(label, "array", by_name(label, _named(label, {"tensor": value}, "", 0)))
-    tensors = by_name(label, _named(label, value, "", 0))
-    return Source(label, "mapping" if isinstance(value, Mapping) else "sequence", tensors)
+        raise SourceError(label, "None is not a source: give a path, a mapping of arrays or tensors, or a module")
+    if isinstance(value, Mapping):
+        kind, container = "mapping", value
+    elif callable(getattr(value, "state_dict", None)):
+        kind, container = "module", value.state_dict()
+    elif _is_container(value):
+        kind, container = "sequence", value
+    else:
+        kind, container = "array", {"tensor": value}
+    return Source(label, kind, index_by_name(label, _walk_container(label, container)))
 
 
-def tensors_from(name: str, value: Any) -> Iterator[TensorRef]:
+def _is_container(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
+
+
+def _walk_container(label: str, container: Any, prefix: str = "", depth: int = 0) -> Iterator[TensorRef]:
+    """Yield the tensors of nested containers under dotted names; anything else in them is an error."""
+    if depth > _DEEPEST:
+        raise SourceError(label, f"is nested deeper than {_DEEPEST} levels")
+    for key, value in container.items() if isinstance(container, Mapping) else enumerate(container):
+        name = f"{prefix}{key}"
+        if _is_container(value):
+            yield from _walk_container(label, value, f"{name}.", depth + 1)
+            continue
+        if value is None:
+            continue
+        try:
+            tensors = list(read_tensors(name, value))
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SourceError(label, f"{quote_name(name)} cannot be read as an array: {reason}") from None
+        if not tensors:
+            kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+            raise SourceError(
+                label, f"{quote_name(name)} is {kind}; nndiff compares tensors, arrays of numbers and numbers"
+            )
+        yield from tensors
+
+
+def read_tensors(name: str, value: Any) -> Iterator[TensorRef]:
     """Yield an array, a torch tensor or a number as a TensorRef, a sparse or quantised one as several."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        yield from _from_torch(name, value.detach(), torch)
+        yield from _read_torch(name, value.detach(), torch)
     elif isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)) or hasattr(value, "__array__"):
-        found = _from_numpy(name, np.asarray(value))
-        if found is not None:
-            yield found
+        array: NDArray[Any] = np.asarray(value)
+        dtype = dtype_from_numpy(array.dtype)
+        if dtype is None:
+            return
+        if array.dtype.byteorder == ">":
+            array = array.astype(array.dtype.newbyteorder("<"))
+        raw = array if array.dtype == dtype.storage else array.view(dtype.storage)
+        yield TensorRef(name, array.shape, dtype, MemoryData(raw), storage_id=id(array))
 
 
-def _from_numpy(name: str, array: NDArray[Any]) -> TensorRef | None:
-    dtype = dtype_from_numpy(array.dtype)
-    if dtype is None:
-        return None
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    raw = array if array.dtype == dtype.storage else array.view(dtype.storage)
-    return TensorRef(name, array.shape, dtype, MemoryData(raw), storage_id=id(array))
-
-
-def _from_torch(name: str, tensor: Any, torch: Any) -> Iterator[TensorRef]:
-    """Yield a tensor under the names its file would give it."""
+def _read_torch(name: str, tensor: Any, torch: Any) -> Iterator[TensorRef]:
+    """Yield a tensor under the names that a file of it would give."""
     if tensor.layout != torch.strided:
         for part in SPARSE_PARTS.get(str(tensor.layout), ()):
-            read = getattr(tensor, f"_{part}" if tensor.layout == torch.sparse_coo else part)
-            yield from _from_torch(f"{name}.{part}", read(), torch)
-    elif tensor.is_quantized:
-        yield from _from_torch(name, tensor.int_repr(), torch)
-        for part, value in _scheme(tensor, torch).items():
-            yield from tensors_from(f"{name}.{part}", value)
-    else:
-        yield _strided(name, tensor, torch)
-
-
-def _scheme(tensor: Any, torch: Any) -> dict[str, Any]:
+            read_part = getattr(tensor, f"_{part}" if tensor.layout == torch.sparse_coo else part)
+            yield from _read_torch(f"{name}.{part}", read_part(), torch)
+        return
+    if not tensor.is_quantized:
+        yield _read_strided(name, tensor, torch)
+        return
+    yield from _read_torch(name, tensor.int_repr(), torch)
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        return {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
-    return {
-        "scales": tensor.q_per_channel_scales(),
-        "zero_points": tensor.q_per_channel_zero_points(),
-        "axis": tensor.q_per_channel_axis(),
-    }
+        scheme = {"scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+    else:
+        scheme = {
+            "scales": tensor.q_per_channel_scales(),
+            "zero_points": tensor.q_per_channel_zero_points(),
+            "axis": tensor.q_per_channel_axis(),
+        }
+    for part, value in scheme.items():
+        yield from read_tensors(f"{name}.{part}", value)
 
 
-def _strided(name: str, tensor: Any, torch: Any) -> TensorRef:
+def _read_strided(name: str, tensor: Any, torch: Any) -> TensorRef:
     if tensor.dtype == torch.complex32:  # a type NumPy does not have; two halves, as its file is read
         tensor = torch.view_as_real(tensor.resolve_conj())
     type_name = str(tensor.dtype).removeprefix("torch.")
@@ -89,46 +114,8 @@ def _strided(name: str, tensor: Any, torch: Any) -> TensorRef:
     if dtype.storage != np.dtype(dtype.name if dtype.name in np.sctypeDict else "V1"):
         plain = plain.contiguous().view(torch.uint8 if dtype.itemsize == 1 else torch.int16)
     raw = plain.numpy().view(dtype.storage)
-    return TensorRef(name, shape, dtype, MemoryData(raw.reshape(shape)), storage_id=_storage_id(tensor))
-
-
-def _storage_id(tensor: Any) -> object:
     try:
-        return ("torch", tensor.untyped_storage().data_ptr())
+        storage_id: object = ("torch", tensor.untyped_storage().data_ptr())
     except (RuntimeError, NotImplementedError):
-        return None
-
-
-def _is_module(value: Any) -> bool:
-    return callable(getattr(value, "state_dict", None)) and not isinstance(value, Mapping)
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
-
-
-def _named(label: str, value: Any, prefix: str, depth: int) -> Iterator[TensorRef]:
-    """Yield the tensors of nested containers under dotted names; what is none is named in an error."""
-    if depth > _DEEPEST:
-        raise SourceError(label, f"is nested deeper than {_DEEPEST} levels")
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-    for key, each in pairs:
-        name = f"{prefix}{key}"
-        if _is_container(each):
-            yield from _named(label, each, f"{name}.", depth + 1)
-            continue
-        if each is None:
-            continue
-        found = list(_read(label, name, each))
-        if not found:
-            kind = f"an array of {each.dtype}" if isinstance(each, np.ndarray) else f"a {type(each).__name__}"
-            raise SourceError(label, f"{shown(name)} is {kind}; tensors, arrays of numbers and numbers are compared")
-        yield from found
-
-
-def _read(label: str, name: str, value: Any) -> Iterator[TensorRef]:
-    try:
-        yield from tensors_from(name, value)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise SourceError(label, f"{shown(name)} cannot be read as an array: {reason}") from None
+        storage_id = None
+    return TensorRef(name, shape, dtype, MemoryData(raw.reshape(shape)), storage_id=storage_id)

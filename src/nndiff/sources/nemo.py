@@ -2,90 +2,66 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import replace
 
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
+from nndiff.sources.pickled_source import build_source
 from nndiff.sources.safetensors_file import read_header
-from nndiff.sources.source import Source, below, by_name
-from nndiff.sources.tar import tar_members
-from nndiff.sources.torch_file import as_source, load_any
+from nndiff.sources.source import OtherEntry, Source, index_by_name, select_part
+from nndiff.sources.tar import read_tar
+from nndiff.sources.torch_file import load_any
 from nndiff.tensors import TensorRef
 
-_WEIGHTS = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
+_WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
+_WEIGHTS, _CONFIG = "model_weights.ckpt", "model_config.yaml"
 _CONFIG_LIMIT = 1 << 20
+# YAML is not parsed: two plain lines of it are all that is wanted
+_CONFIG_LINE = re.compile(r"^(target|nemo_version):[ \t]*([\w.+-]{1,200})[ \t]*$", re.MULTILINE)
 
 
 def open_nemo(path: str, part: str = "") -> Source:
     """Open a .nemo file, or any tar that holds weights."""
-    members = tar_members(Window(RegularFile(path)))
-    _refuse_recording(path, members)
-    weights = _weights(members)
-    if not weights:
-        held = ", ".join(repr(name) for name in list(members)[:5]) or "nothing"
-        raise SourceError(path, f"a tar archive without weights; it holds {held}")
-    others = {name: f"{window.size} bytes" for name, window in members.items() if name not in weights}
-    if len(weights) == 1:
-        return _single(path, weights, part, others, members)
-    return below(_several(path, weights, others, members), part)
-
-
-def _refuse_recording(path: str, members: dict[str, Window]) -> None:
     from nndiff.recording.folder import refuse_packed
 
+    members = read_tar(Window(RegularFile(path)))
     refuse_packed(path, members)
-
-
-def _several(path: str, weights: dict[str, Window], others: dict[str, str], members: dict[str, Window]) -> Source:
-    """Put several files of weights together, each under its own name."""
+    weights = [name for name in members if os.path.basename(name) == _WEIGHTS]
+    if not weights:
+        weights = [name for name in members if name.endswith(_WEIGHT_SUFFIXES)]
+    if not weights:
+        contents = ", ".join(repr(name) for name in list(members)[:5]) or "nothing"
+        raise SourceError(path, f"a tar archive without weights; it holds {contents}")
+    kind = "tar"
+    meta: dict[str, str] = {}
+    others = {}
+    for name, window in members.items():
+        if os.path.basename(name) == _CONFIG:
+            kind = "nemo"
+            meta = meta or dict(_CONFIG_LINE.findall(str(window.head(_CONFIG_LIMIT), "utf-8", "replace")))
+        if name not in weights:
+            others[name] = OtherEntry.of_bytes(window.size)
+    if len(weights) == 1:
+        opened = _open_member(path, weights[0], members[weights[0]], part)
+        return replace(opened, kind=kind, others={**opened.others, **others}, notes=(), meta=meta)
     tensors: list[TensorRef] = []
     foreign: dict[str, None] = {}
-    for name, window in weights.items():
-        opened = _open_member(path, name, window, "")
-        tensors.extend(each.renamed(f"{name.rsplit('.', 1)[0]}.{each.name}") for each in opened.tensors.values())
-        others |= {f"{name}::{key}": value for key, value in opened.others.items()}
+    for name in weights:
+        opened = _open_member(path, name, members[name])
+        stem = name.rsplit(".", 1)[0]
+        for tensor in opened.tensors.values():
+            tensors.append(tensor.renamed(f"{stem}.{tensor.name}"))
+        for key, entry in opened.others.items():
+            others[f"{name}::{key}"] = entry
         foreign |= dict.fromkeys(opened.foreign)
-    return Source(path, _kind(members), by_name(path, tensors), "", others, tuple(foreign), meta=_config(members))
+    merged = Source(path, kind, index_by_name(path, tensors), "", others, tuple(foreign), meta=meta)
+    return select_part(merged, part)
 
 
-def _weights(members: dict[str, Window]) -> dict[str, Window]:
-    """Return the members that hold weights: model_weights.ckpt where there is one."""
-    named = {name: window for name, window in members.items() if name.rsplit("/", 1)[-1] == "model_weights.ckpt"}
-    return named or {name: window for name, window in members.items() if name.endswith(_WEIGHTS)}
-
-
-def _single(
-    path: str, weights: dict[str, Window], part: str, others: dict[str, str], members: dict[str, Window]
-) -> Source:
-    ((name, window),) = weights.items()
-    opened = _open_member(path, name, window, part)
-    return Source(
-        opened.label,
-        _kind(members),
-        opened.tensors,
-        opened.part,
-        {**opened.others, **others},
-        opened.foreign,
-        meta=_config(members),
-    )
-
-
-def _kind(members: dict[str, Window]) -> str:
-    return "nemo" if any(name.rsplit("/", 1)[-1] == "model_config.yaml" for name in members) else "tar"
-
-
-def _open_member(path: str, name: str, window: Window, part: str) -> Source:
+def _open_member(path: str, name: str, window: Window, part: str = "") -> Source:
     if name.endswith(".safetensors"):
         tensors, metadata = read_header(window)
-        return below(Source(path, "safetensors", by_name(path, tensors), meta=metadata), part)
-    return as_source(path, "torch", load_any(window), part)
-
-
-def _config(members: dict[str, Window]) -> dict[str, str]:
-    """Return what the config says of the model, without reading YAML in full: its class and versions."""
-    for name, window in members.items():
-        if name.rsplit("/", 1)[-1] == "model_config.yaml":
-            text = str(window.head(_CONFIG_LIMIT), "utf-8", "replace")
-            found = re.findall(r"^(target|nemo_version):[ \t]*([\w.+-]{1,200})[ \t]*$", text, re.MULTILINE)
-            return dict(found)
-    return {}
+        return select_part(Source(path, "safetensors", index_by_name(path, tensors), meta=metadata), part)
+    return build_source(path, "torch", load_any(window), part)

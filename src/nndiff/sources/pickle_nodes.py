@@ -31,7 +31,7 @@ class Object:
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
-KEY = "key"  # what an Object is made by that stands for a key not safe to hash
+KEY = "key"  # `made_by` of an Object that stands for a key not safe to hash
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,9 +50,17 @@ class LongText:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Persistent:
-    """Stand for an object kept outside the pickle."""
+    """Stand for an object stored outside the pickle."""
 
     id: Any
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Hold the object of a torch file or pickle, inert, and the classes that were met and not loaded."""
+
+    root: Any
+    foreign: list[str]
 
 
 class NotKnownError(TypeError):
@@ -69,7 +77,7 @@ class Mark:
 MARK = Mark()
 
 
-def _key(value: Any) -> Any:
+def _make_key(value: Any) -> Any:
     """Return a dictionary key that is cheap to hash.
 
     A deep tuple would overflow the C stack, a long one takes its length each time, and large
@@ -83,12 +91,13 @@ def _key(value: Any) -> Any:
 
 
 def add_pairs(target: Any, flat: list[Any]) -> None:
-    """Put key, value, key, value, ... into a dictionary or a node."""
+    """Put key, value, key, value, ... into a dictionary or an Object."""
     if len(flat) % 2:
         raise ValueError("odd")
     pairs = zip(flat[::2], flat[1::2], strict=True)
     if isinstance(target, dict):
-        target.update((_key(key), value) for key, value in pairs)
+        for key, value in pairs:
+            target[_make_key(key)] = value
     elif isinstance(target, Object):
         target.pairs.extend(pairs)
     else:
@@ -96,7 +105,7 @@ def add_pairs(target: Any, flat: list[Any]) -> None:
 
 
 def add_items(target: Any, items: list[Any]) -> None:
-    """Append to a list or a node."""
+    """Append to a list or an Object."""
     if isinstance(target, list):
         target.extend(items)
     elif isinstance(target, Object):

@@ -19,7 +19,7 @@ from nndiff.sources.pickle_opcodes import OPERATIONS
 # tensors takes half a million.
 _MOST_STEPS = 3_000_000
 _MOST_BYTES = 64 << 20  # of text and numbers that become Python objects, fourfold in the worst case
-_SMALL = 64  # bytes that count as part of their step
+_SMALL = 64  # bytes; up to so many count as part of their step
 _MOST_GLOBALS = 20_000
 _LONGEST_NAME = 1000
 _SHORT_LINE, _LONGEST_LINE = 1 << 8, 1 << 16
@@ -69,7 +69,7 @@ class PickleMachine:
         self._at = 0
         self._stack: list[Any] = []
         self.push = self._stack.append
-        self._memo: dict[int, Any] = {}
+        self.memo: dict[int, Any] = {}
         self._budget = budget or Budget(window.path)
         self._globals: dict[tuple[str, str], Global] = {}
         self.foreign: dict[str, None] = {}
@@ -77,7 +77,7 @@ class PickleMachine:
     def load(self) -> Any:
         """Return the object of the next pickle in the window."""
         self._stack.clear()
-        self._memo = {}
+        self.memo = {}
         try:
             self._run()
             if len(self._stack) != 1:
@@ -142,31 +142,31 @@ class PickleMachine:
         for reach in (_SHORT_LINE, _LONGEST_LINE):
             size = bytes(self._buffer[self._at : min(self._end, self._at + reach)]).find(b"\n")
             if size >= 0:
-                found = self.take(size)
+                line = self.take(size)
                 self._at += 1
-                return found
+                return line
         raise ValueError("line")
 
     def text(self, size: int) -> str | LongText:
-        """Return the next bytes as text, long ones by their place."""
+        """Return the next bytes as text; long text is not copied."""
         if size > _LONGEST_TEXT:
             return LongText(self.place(size))
         return str(self.take(size), "utf-8", "surrogatepass")
 
     def string(self, size: int) -> str | Span:
-        """Return the next bytes as the text or, where they are many, the bytes of Python 2."""
+        """Return the next bytes as a Python 2 string: text, or a span if there are many."""
         return self.span(size) if size > _LONGEST_TEXT else str(self.take(size), "latin-1")
 
     def span(self, size: int) -> Span:
-        """Return the next bytes by their place."""
+        """Return the next bytes as a span, not copied."""
         return Span(self.place(size))
 
     def place(self, size: int) -> Window:
-        """Return where the next bytes are, and pass them."""
+        """Return the next bytes as a window, and skip them."""
         self._budget.step(2)
-        found = self._window.sub(self._at, size)
+        window = self._window.sub(self._at, size)
         self._at += size
-        return found
+        return window
 
     # the stack
 
@@ -183,20 +183,20 @@ class PickleMachine:
         return value
 
     def pop_many(self, size: int) -> list[Any]:
-        """Take some values from the top of the stack, none of which may be a mark."""
-        found = self._stack[-size:]
-        if len(found) < size or any(value is MARK for value in found):
+        """Take this many values from the top of the stack, none of which may be a mark."""
+        values = self._stack[-size:]
+        if len(values) < size or any(value is MARK for value in values):
             raise ValueError("mark")
         del self._stack[-size:]
-        return found
+        return values
 
     def pop_mark(self) -> list[Any]:
         """Take everything above the last mark."""
         for index in range(len(self._stack) - 1, -1, -1):
             if self._stack[index] is MARK:
-                found = self._stack[index + 1 :]
+                values = self._stack[index + 1 :]
                 del self._stack[index:]
-                return found
+                return values
         raise ValueError("no mark")
 
     def top(self) -> Any:
@@ -206,28 +206,28 @@ class PickleMachine:
         return self._stack[-1]
 
     def remember(self, key: int) -> None:
-        """Keep the top of the stack under a number."""
-        self._memo[key] = self.top()
+        """Store the top of the stack in the memo."""
+        self.memo[key] = self.top()
 
     def recall(self, key: int) -> None:
-        """Push what was kept under a number."""
-        self.push(self._memo[key])
+        """Push what the memo holds under a number."""
+        self.push(self.memo[key])
 
     # classes and calls
 
     def find(self, module: str, name: str) -> Global:
-        """Return the name of a class or function, and note it if it is not one we know."""
-        known = self._globals.get((module, name))
-        if known is not None:
-            return known
+        """Return the node of a class or function, and note it if it is not a known one."""
+        node = self._globals.get((module, name))
+        if node is not None:
+            return node
         if len(module) + len(name) > _LONGEST_NAME:
             raise ValueError("name")
         if len(self._globals) >= _MOST_GLOBALS:
             raise UnsafeFileError(self._window.path, f"its pickle names more than {_MOST_GLOBALS} classes; not read")
-        found = self._globals[module, name] = Global(module, name)
-        if str(found) not in self._handlers and not _is_plain(found):
-            self.foreign.setdefault(str(found))
-        return found
+        node = self._globals[module, name] = Global(module, name)
+        if str(node) not in self._handlers and not _is_plain(node):
+            self.foreign.setdefault(str(node))
+        return node
 
     def call(self, function: Any, args: Any) -> Any:
         """Return what a known call stands for, or a node for an unknown one."""
@@ -238,26 +238,31 @@ class PickleMachine:
         if not isinstance(args, tuple):
             raise TypeError("arguments")
         # a handler may look at or copy what it is given, and a pickle may give the same again and again
-        self._budget.step(len(args) + sum(len(each) for each in args if isinstance(each, (list, tuple, dict))))
+        steps = len(args)
+        for argument in args:
+            if isinstance(argument, (list, tuple, dict)):
+                steps += len(argument)
+        self._budget.step(steps)
         return handler(args)
 
     def build(self, target: Any, state: Any) -> None:
-        """Note the state of a node; containers need none."""
+        """Add state to an Object; containers need none."""
         if isinstance(target, Object):
             target.state.append(state)
 
     def persistent(self, identity: Any) -> Any:
-        """Return what stands for an object kept outside."""
+        """Return what stands for an object stored outside the pickle."""
         return self._persistent(identity)
 
 
-_PLAIN = frozenset(
+_PLAIN_CLASSES = frozenset(
     ("bool", "bytes", "complex", "float", "int", "list", "dict", "set", "str", "tuple", "frozenset", "long")
 )
 
 
-def _is_plain(found: Global) -> bool:
-    if found.module in ("builtins", "__builtin__"):
-        return found.name in _PLAIN
-    storage = found.module in ("torch", "torch.cuda", "torch.storage") and found.name.endswith("Storage")
-    return storage or (found.module == "torch" and "." not in found.name)
+def _is_plain(node: Global) -> bool:
+    """Return True for classes that every checkpoint names: builtins, storages, dtypes."""
+    if node.module in ("builtins", "__builtin__"):
+        return node.name in _PLAIN_CLASSES
+    is_storage = node.module in ("torch", "torch.cuda", "torch.storage") and node.name.endswith("Storage")
+    return is_storage or (node.module == "torch" and "." not in node.name)

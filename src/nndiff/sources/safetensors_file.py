@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.sources.json_text import read_json
-from nndiff.sources.source import Source, by_name, shown
+from nndiff.sources.source import Source, index_by_name, quote_name
 from nndiff.tensors import MOST_AXES, FileData, TensorRef
 from nndiff.text import plural
 
@@ -39,8 +38,8 @@ _DTYPES = {
 _PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # several elements a byte: compared as bytes
 
 
-def looks_like(head: bytes, size: int) -> bool:
-    """Tell whether a file begins as safetensors files do."""
+def looks_like_safetensors(head: bytes, size: int) -> bool:
+    """Return True if a file begins as safetensors files do."""
     return size >= 10 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8
 
 
@@ -48,32 +47,33 @@ def open_safetensors(path: str) -> Source:
     """Open one safetensors file."""
     window = Window(RegularFile(path))
     tensors, metadata = read_header(window)
-    notes = tuple(_unclaimed(_data(window), tensors))
-    return Source(path, "safetensors", by_name(path, tensors), meta=metadata, notes=notes)
-
-
-def _unclaimed(data: Window, tensors: Sequence[TensorRef]) -> Iterator[str]:
-    """Yield that a file holds more than its tensors: the safetensors library refuses such a file."""
-    more = data.size - sum(tensor.nbytes for tensor in tensors)
-    if more:
-        yield f"{plural(more, 'byte')} of it belong to no tensor, and were not compared: damaged, or cut together"
+    unused = _locate_data(window).size - sum(tensor.nbytes for tensor in tensors)
+    notes: tuple[str, ...] = ()
+    if unused:  # the safetensors library refuses such a file
+        notes = (f"{plural(unused, 'byte')} in the file belong to no tensor and were not compared: is it damaged?",)
+    return Source(path, "safetensors", index_by_name(path, tensors), meta=metadata, notes=notes)
 
 
 def read_header(window: Window) -> tuple[list[TensorRef], dict[str, str]]:
     """Return the tensors of a safetensors file and its metadata, every claim checked."""
     path = window.path
-    data = _data(window)
+    data = _locate_data(window)
     header = read_json(window.sub(8, window.size - 8 - data.size), "a safetensors header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         raise SourceError(path, "the metadata of its header is not an object")
-    tensors = [_tensor(path, name, entry, data) for name, entry in header.items()]
-    _check_overlap(path, tensors)
+    tensors = [_read_tensor(path, name, entry, data) for name, entry in header.items()]
+    # the format forbids tensors that share bytes
+    end = 0
+    for tensor in sorted(tensors, key=_first_byte):
+        if tensor.nbytes and _first_byte(tensor) < end:
+            raise SourceError(path, f"tensor {quote_name(tensor.name)} overlaps the one before it")
+        end = max(end, _first_byte(tensor) + tensor.nbytes)
     return tensors, {str(key): str(value) for key, value in metadata.items()}
 
 
-def _data(window: Window) -> Window:
-    """Return what lies behind the header."""
+def _locate_data(window: Window) -> Window:
+    """Return the bytes after the header."""
     if window.size < 8:
         raise SourceError(window.path, "too short to be a safetensors file")
     length = int.from_bytes(window.read(0, 8), "little")
@@ -83,47 +83,38 @@ def _data(window: Window) -> Window:
     return window.sub(8 + length, window.size - 8 - length)
 
 
-def _tensor(path: str, name: str, entry: Any, data: Window) -> TensorRef:
+def _first_byte(tensor: TensorRef) -> int:
+    assert isinstance(tensor.data, FileData)
+    return tensor.data.window.start
+
+
+def _read_tensor(path: str, name: str, entry: Any, data: Window) -> TensorRef:
     try:
         code, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        numbers = (*shape, start, stop)
     except (TypeError, KeyError, ValueError):
-        raise SourceError(path, f"the header entry of {shown(name)} is not a tensor") from None
+        raise SourceError(path, f"the header entry of {quote_name(name)} is not a tensor") from None
     if len(shape) > MOST_AXES:
-        raise SourceError(path, f"tensor {shown(name)} has {len(shape)} axes; more than {MOST_AXES} are not read")
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
-        raise SourceError(path, f"tensor {shown(name)} has sizes that are not whole numbers of zero or more")
-    dtype, shape, nbytes = _layout(path, name, code, shape)
+        raise SourceError(path, f"tensor {quote_name(name)} has {len(shape)} axes; more than {MOST_AXES} are not read")
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, start, stop)):
+        raise SourceError(path, f"tensor {quote_name(name)} has sizes that are not whole numbers of zero or more")
+    dtype, shape, nbytes = _read_layout(path, name, code, shape)
     if stop - start != nbytes:
-        raise SourceError(path, f"tensor {shown(name)} needs {nbytes} bytes and claims {stop - start}")
+        raise SourceError(path, f"tensor {quote_name(name)} needs {nbytes} bytes and claims {stop - start}")
     if stop > data.size:
-        raise SourceError(path, f"tensor {shown(name)} ends at byte {stop} of {data.size}: the file is truncated")
+        raise SourceError(path, f"tensor {quote_name(name)} ends at byte {stop} of {data.size}: the file is truncated")
     window = data.sub(start, nbytes)
     return TensorRef(name, shape, dtype, FileData(window, dtype.storage), storage_id=(path, window.start))
 
 
-def _layout(path: str, name: str, code: Any, shape: tuple[int, ...]) -> tuple[DType, tuple[int, ...], int]:
+def _read_layout(path: str, name: str, code: Any, shape: tuple[int, ...]) -> tuple[DType, tuple[int, ...], int]:
+    """Return dtype, shape and number of bytes; packed types become flat bytes."""
     count = math.prod(shape)
     if isinstance(code, str) and code in _PACKED_BITS:
         bits = count * _PACKED_BITS[code]
         if bits % 8:
-            raise SourceError(path, f"tensor {shown(name)} of {code} does not fill whole bytes")
+            raise SourceError(path, f"tensor {quote_name(name)} of {code} does not fill whole bytes")
         return opaque(code.lower()), (bits // 8,), bits // 8
     if not isinstance(code, str) or code not in _DTYPES:
-        raise SourceError(path, f"tensor {shown(name)} has the unknown dtype {shown(code)}")
+        raise SourceError(path, f"tensor {quote_name(name)} has the unknown dtype {quote_name(code)}")
     dtype = DTYPES[_DTYPES[code]]
     return dtype, shape, count * dtype.itemsize
-
-
-def _check_overlap(path: str, tensors: list[TensorRef]) -> None:
-    """Refuse tensors that share bytes: the format forbids it, and one byte read twice is one lie."""
-    end = 0
-    for tensor in sorted(tensors, key=_start):
-        if tensor.nbytes and _start(tensor) < end:
-            raise SourceError(path, f"tensor {shown(tensor.name)} overlaps the one before it")
-        end = max(end, _start(tensor) + tensor.nbytes)
-
-
-def _start(tensor: TensorRef) -> int:
-    assert isinstance(tensor.data, FileData)
-    return tensor.data.window.start

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
-from nndiff.sources.pickle_nodes import Global, Handler, NotKnownError
-from nndiff.sources.source import shown
+from nndiff.sources.arrays import Array
+from nndiff.sources.pickle_nodes import Global, Handler, NotKnownError, Object
+from nndiff.sources.source import quote_name
 from nndiff.tensors import (
     MOST_AXES,
     Data,
@@ -52,9 +53,9 @@ _DTYPE_ALIASES = {"double": "float64", "float": "float32", "half": "float16", "l
 _DTYPE_ALIASES |= {"short": "int16", "cfloat": "complex64", "cdouble": "complex128", "qint8": "int8"}
 _DTYPE_ALIASES |= {"quint8": "uint8", "qint32": "int32"}
 
-# one byte an element, whose bits nndiff compares and does not interpret
+# one byte per element, whose bits nndiff compares and does not interpret
 _ONE_BYTE = frozenset(("float4_e2m1fn_x2", "bits8", "bits4x2", "bits2x4", "bits1x8"))
-# several bytes an element, which nndiff takes apart along one more axis
+# several bytes per element, which nndiff splits along one more axis
 _PAIRS = {"complex32": (DTYPES["float16"], 2), "bits16": (opaque("bits16"), 2)}
 
 
@@ -92,7 +93,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class _Flipped:
+class _FlippedData:
     """Hold elements that were saved as a lazy conjugate or negative of what the file holds."""
 
     data: Data
@@ -101,11 +102,12 @@ class _Flipped:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         raw = self.data.read(start, stop)
-        raw = np.conjugate(raw) if self.conjugated else raw
+        if self.conjugated:
+            raw = np.conjugate(raw)
         return np.negative(raw) if self.negated else raw
 
 
-def storage_dtype(kind: Any) -> DType:
+def parse_storage_class(kind: Any) -> DType:
     """Return the element type a storage class stands for."""
     if isinstance(kind, Global) and kind.module in ("torch", "torch.cuda", "torch.storage"):
         name = _STORAGE_DTYPES.get(kind.name)
@@ -115,7 +117,7 @@ def storage_dtype(kind: Any) -> DType:
     raise TypeError("storage class")
 
 
-def dtype_of(value: Any) -> DType:
+def parse_dtype(value: Any) -> DType:
     """Return the element type a `torch.float32` in a pickle stands for."""
     if isinstance(value, Global) and value.module == "torch":
         name = _DTYPE_ALIASES.get(value.name, value.name)
@@ -127,74 +129,75 @@ def dtype_of(value: Any) -> DType:
     raise TypeError("dtype")
 
 
-def tensor_ref(path: str, name: str, tensor: Tensor) -> TensorRef:
-    """Return a tensor of a pickle as a TensorRef, its every claim checked against its storage."""
-    storage = tensor.storage
-    _check_numbers(path, name, tensor)
+# from the tensor of a pickle to one that can be read
+
+
+def build_tensor_ref(path: str, name: str, tensor: Tensor) -> TensorRef:
+    """Return a tensor of a pickle as a TensorRef, every claim checked against its storage."""
+    shape, strides, storage = tensor.shape, tensor.strides, tensor.storage
+    if len(shape) > MOST_AXES:
+        raise SourceError(path, f"tensor {quote_name(name)} has {len(shape)} axes; more than {MOST_AXES} are not read")
+    if len(shape) != len(strides):
+        raise SourceError(path, f"tensor {quote_name(name)} has {len(shape)} axes and {len(strides)} strides")
+    if not all(type(number) is int and 0 <= number < 1 << 62 for number in (tensor.offset, *shape, *strides)):
+        raise SourceError(path, f"tensor {quote_name(name)} has a negative or impossible shape, stride or offset")
     if storage is None:
-        why = "saved from the meta device: it has no elements"
-        return TensorRef(name, tensor.shape, tensor.dtype, NoData(why))
-    _check(path, name, tensor, storage)
-    data = _data(tensor, storage)
+        return TensorRef(name, shape, tensor.dtype, NoData("saved from the meta device: it has no elements"))
+    _check_reach(path, name, tensor, storage)
+    data = _locate_data(tensor, storage)
     if tensor.conjugated or tensor.negated:
-        data = _Flipped(data, tensor.conjugated, tensor.negated)
-    place = storage.window.start if storage.window else 0
-    return TensorRef(name, tensor.shape, tensor.dtype, data, storage_id=(path, storage.key, place))
+        data = _FlippedData(data, tensor.conjugated, tensor.negated)
+    first_byte = storage.window.start if storage.window else 0
+    return TensorRef(name, shape, tensor.dtype, data, storage_id=(path, storage.key, first_byte))
 
 
-def _check_numbers(path: str, name: str, tensor: Tensor) -> None:
-    if len(tensor.shape) > MOST_AXES:
-        raise SourceError(
-            path, f"tensor {shown(name)} has {len(tensor.shape)} axes; more than {MOST_AXES} are not read"
-        )
-    if len(tensor.shape) != len(tensor.strides):
-        raise SourceError(path, f"tensor {shown(name)} has {len(tensor.shape)} axes and {len(tensor.strides)} strides")
-    numbers = (tensor.offset, *tensor.shape, *tensor.strides)
-    if not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
-        raise SourceError(path, f"tensor {shown(name)} has a negative or senseless shape, stride or offset")
-
-
-def _check(path: str, name: str, tensor: Tensor, storage: Storage) -> None:
+def _check_reach(path: str, name: str, tensor: Tensor, storage: Storage) -> None:
+    """Refuse a view that reaches beyond its storage, or repeats a small one without end."""
     count = math.prod(tensor.shape)
     if count == 0:
         return
-    last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
-    held = storage.count * storage.dtype.itemsize
-    if (last + 1) * tensor.dtype.itemsize > held:
-        raise SourceError(path, f"tensor {shown(name)} reaches beyond its storage of {held} bytes")
-    if count * tensor.dtype.itemsize > max(16 * held, _MOST_REPEATED):
+    last = tensor.offset
+    for size, stride in zip(tensor.shape, tensor.strides, strict=True):
+        last += (size - 1) * stride
+    available = storage.count * storage.dtype.itemsize
+    if (last + 1) * tensor.dtype.itemsize > available:
+        raise SourceError(path, f"tensor {quote_name(name)} reaches beyond its storage of {available} bytes")
+    if count * tensor.dtype.itemsize > max(16 * available, _MOST_REPEATED):
         raise UnsafeFileError(
-            path, f"tensor {shown(name)} claims {count} elements by repeating a storage of {storage.count}; not read"
+            path,
+            f"tensor {quote_name(name)} claims {count} elements by repeating a storage of {storage.count}; not read",
         )
 
 
-def _data(tensor: Tensor, storage: Storage) -> Data:
-    if storage.late is not None:
-        late = storage.late
-        return LateData(lambda: _view(tensor, _window_of(late), storage.swapped))
+def _locate_data(tensor: Tensor, storage: Storage) -> Data:
+    late = storage.late
+    if late is not None:
+
+        def unpack_and_view() -> Data:
+            unpacked = late.settle()
+            assert isinstance(unpacked, FileData)
+            return _view_storage(tensor, unpacked.window, storage.swapped)
+
+        return LateData(unpack_and_view)
     if storage.window is None:
         return NoData("its storage is not in the file")
-    return _view(tensor, storage.window, storage.swapped)
+    return _view_storage(tensor, storage.window, storage.swapped)
 
 
-def _window_of(late: LateData) -> Window:
-    data = late.settle()
-    assert isinstance(data, FileData)
-    return data.window
-
-
-def _view(tensor: Tensor, window: Window, swapped: bool) -> Data:
-    kind = tensor.dtype.storage
+def _view_storage(tensor: Tensor, window: Window, swapped: bool) -> Data:
+    kind, count = tensor.dtype.storage, math.prod(tensor.shape)
     swapped = swapped and kind.itemsize > 1
-    if math.prod(tensor.shape) == 0:
+    if count == 0:
         return FileData(window.sub(0, 0), kind)
     if is_contiguous(tensor.shape, tensor.strides):
-        part = window.sub(tensor.offset * kind.itemsize, math.prod(tensor.shape) * kind.itemsize)
-        return FileData(part, kind, swapped)
+        return FileData(window.sub(tensor.offset * kind.itemsize, count * kind.itemsize), kind, swapped)
     return StridedFileData(window, kind, tensor.offset, tensor.shape, tensor.strides, swapped)
 
 
-def _shape(value: Any) -> Shape:
+# what the calls in a pickle stand for
+
+
+def _parse_shape(value: Any) -> Shape:
     if not isinstance(value, (tuple, list)) or len(value) > 1000 or not all(type(size) is int for size in value):
         raise TypeError("shape")
     return tuple(value)
@@ -204,33 +207,36 @@ def _rebuild_v2(args: tuple[Any, ...]) -> Tensor:
     storage, offset, shape, strides = args[:4]
     if not isinstance(storage, Storage):
         raise TypeError("storage")
-    tensor = Tensor(storage, offset, _shape(shape), _shape(strides), storage.dtype)
-    return _with_bits(tensor, args[6:7])
+    tensor = Tensor(storage, offset, _parse_shape(shape), _parse_shape(strides), storage.dtype)
+    _set_lazy_bits(tensor, args[6:7])
+    return tensor
 
 
 def _rebuild_v3(args: tuple[Any, ...]) -> Tensor:
     """Rebuild a tensor of a dtype that has no storage class: the dtype comes as an argument."""
     tensor = _rebuild_v2(args[:6])
-    if isinstance(args[6], Global) and args[6].module == "torch" and args[6].name in _PAIRS:
-        tensor.dtype, parts = _PAIRS[args[6].name]
+    dtype = args[6]
+    if isinstance(dtype, Global) and dtype.module == "torch" and dtype.name in _PAIRS:
+        tensor.dtype, parts = _PAIRS[dtype.name]
         tensor.offset *= parts
-        tensor.shape, tensor.strides = (*tensor.shape, parts), (*(each * parts for each in tensor.strides), 1)
+        tensor.shape = (*tensor.shape, parts)
+        tensor.strides = (*(stride * parts for stride in tensor.strides), 1)
     else:
-        tensor.dtype = dtype_of(args[6])
-    return _with_bits(tensor, args[7:8])
+        tensor.dtype = parse_dtype(dtype)
+    _set_lazy_bits(tensor, args[7:8])
+    return tensor
 
 
-def _with_bits(tensor: Tensor, metadata: tuple[Any, ...]) -> Tensor:
+def _set_lazy_bits(tensor: Tensor, metadata: tuple[Any, ...]) -> None:
     """Note that a tensor was saved as a lazy conjugate or negative of its storage."""
     if metadata and isinstance(metadata[0], dict):
         tensor.conjugated = bool(metadata[0].get("conj"))
         tensor.negated = bool(metadata[0].get("neg"))
-    return tensor
 
 
 def _rebuild_meta(args: tuple[Any, ...]) -> Tensor:
     dtype, shape, strides = args[:3]
-    return Tensor(None, 0, _shape(shape), _shape(strides), dtype_of(dtype))
+    return Tensor(None, 0, _parse_shape(shape), _parse_shape(strides), parse_dtype(dtype))
 
 
 def _rebuild_quantised(args: tuple[Any, ...]) -> Tensor:
@@ -238,10 +244,12 @@ def _rebuild_quantised(args: tuple[Any, ...]) -> Tensor:
     scheme = args[4]
     if not isinstance(scheme, tuple):
         raise TypeError("quantiser")
-    kind = str(scheme[0]) if isinstance(scheme[0], Global) else ""
-    scales = "scales" if "per_channel" in kind else "scale"
-    held = (Scale(each) if isinstance(each, (int, float)) else each for each in scheme[1:4])
-    tensor.parts = (dict(zip((scales, f"zero_point{scales[5:]}", "axis"), held, strict=False)),)
+    is_per_channel = isinstance(scheme[0], Global) and "per_channel" in scheme[0].name
+    names = ("scales", "zero_points", "axis") if is_per_channel else ("scale", "zero_point", "axis")
+    parts = {}
+    for name, value in zip(names, scheme[1:4], strict=False):
+        parts[name] = Scale(value) if isinstance(value, (int, float)) else value
+    tensor.parts = (parts,)
     return tensor
 
 
@@ -262,60 +270,53 @@ def _rebuild_sparse(args: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(SPARSE_PARTS[str(layout)], data, strict=False))
 
 
-def _layout(args: tuple[Any, ...]) -> Any:
-    return args[0]
-
-
-def _first_tensor(args: tuple[Any, ...]) -> Any:
-    return args[0]
-
-
-def _rebuild_from_type(args: tuple[Any, ...]) -> Any:
-    """Rebuild a tensor of a subclass: by its function, its extra state kept beside it."""
-    function, _, inner, state = args[:4]
-    handler = TORCH_HANDLERS.get(str(function)) if isinstance(function, Global) else None
-    tensor = handler(inner) if handler and isinstance(inner, tuple) else None
-    if isinstance(tensor, Tensor):
-        return _with_state(tensor, state)
-    return {"args": inner, "state": state}
+def _unwrap_tensor(args: tuple[Any, ...]) -> Any:
+    """Return the tensor that a parameter or a device tensor was made of."""
+    inner = args[0]
+    # a sparse tensor is a dict of dense ones here, and one of an unknown class an Object
+    if not isinstance(inner, (Tensor, Array, dict, Object)):
+        raise NotKnownError(f"rebuilds a tensor from a value of type {type(inner).__name__}: the file is damaged")
+    return inner
 
 
 def _rebuild_parameter_with_state(args: tuple[Any, ...]) -> Any:
-    return _with_state(args[0], args[3]) if isinstance(args[0], Tensor) and len(args) > 3 else args[0]
+    tensor = _unwrap_tensor(args)
+    return _attach_state(tensor, args[3]) if isinstance(tensor, Tensor) and len(args) > 3 else tensor
 
 
-def _with_state(tensor: Tensor, state: Any) -> Tensor:
+def _rebuild_from_type(args: tuple[Any, ...]) -> Any:
+    """Rebuild a tensor of a subclass by its function, with its extra state as parts."""
+    function, _, inner_args, state = args[:4]
+    handler = TORCH_HANDLERS.get(str(function)) if isinstance(function, Global) else None
+    tensor = handler(inner_args) if handler and isinstance(inner_args, tuple) else None
+    if isinstance(tensor, Tensor):
+        return _attach_state(tensor, state)
+    return {"args": inner_args, "state": state}
+
+
+def _attach_state(tensor: Tensor, state: Any) -> Tensor:
     """Return the tensor with the attributes it was saved with, which may be tensors themselves."""
     states = state if isinstance(state, tuple) else (state,)  # a class with slots: (dict, slots)
-    found = tuple(each for each in states[:2] if isinstance(each, dict) and each)
-    return replace(tensor, parts=(*tensor.parts[:4], *found))
-
-
-def _memory_tensor(args: tuple[Any, ...]) -> Any:
-    """Take the array a device tensor was saved as (XLA, HPU: through NumPy)."""
-    return args[0]
-
-
-def _size(args: tuple[Any, ...]) -> Shape:
-    return _shape(args[0]) if args else ()
+    filled = tuple(attributes for attributes in states[:2] if isinstance(attributes, dict) and attributes)
+    return replace(tensor, parts=(*tensor.parts[:4], *filled))
 
 
 TORCH_HANDLERS: dict[str, Handler] = {
     "torch._utils._rebuild_tensor": _rebuild_v2,
     "torch._utils._rebuild_tensor_v2": _rebuild_v2,
     "torch._utils._rebuild_tensor_v3": _rebuild_v3,
-    "torch._utils._rebuild_parameter": _first_tensor,
+    "torch._utils._rebuild_parameter": _unwrap_tensor,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter_with_state,
     "torch._utils._rebuild_qtensor": _rebuild_quantised,
     "torch._utils._rebuild_sparse_tensor": _rebuild_sparse,
     "torch._utils._rebuild_sparse_csr_tensor": _rebuild_sparse,
     "torch._utils._rebuild_meta_tensor_no_storage": _rebuild_meta,
-    "torch._utils._rebuild_device_tensor_from_numpy": _memory_tensor,
-    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _memory_tensor,
-    "torch._utils._rebuild_xla_tensor": _memory_tensor,
+    "torch._utils._rebuild_device_tensor_from_numpy": _unwrap_tensor,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _unwrap_tensor,
+    "torch._utils._rebuild_xla_tensor": _unwrap_tensor,
     "torch._tensor._rebuild_from_type": _rebuild_from_type,
     "torch._tensor._rebuild_from_type_v2": _rebuild_from_type,
-    "torch.Size": _size,
-    "torch.serialization._get_layout": _layout,
-    "torch.nn.parameter.Parameter": _first_tensor,
+    "torch.Size": lambda args: _parse_shape(args[0]) if args else (),
+    "torch.serialization._get_layout": lambda args: args[0],
+    "torch.nn.parameter.Parameter": _unwrap_tensor,
 }

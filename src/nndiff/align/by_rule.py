@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,10 @@ def rename_all(names: Iterable[str], rules: Iterable[Rename]) -> tuple[dict[str,
 def read_map(path: str) -> dict[str, str]:
     """Return {reference name: candidate name} of a mapping file: JSON, or two names a line."""
     try:
-        if Path(path).stat().st_size > _MAP_LIMIT:
+        info = Path(path).stat()
+        if not stat.S_ISREG(info.st_mode):  # opening a named pipe would wait for a writer
+            raise AlignmentError(f"{path}: not a regular file")
+        if info.st_size > _MAP_LIMIT:
             raise AlignmentError(f"{path}: a mapping file may hold at most {_MAP_LIMIT} bytes")
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -354,3 +354,20 @@ def test_a_sample_is_small_and_catches_what_is_wholly_wrong():
     assert not proof.agree_in_sample(one, tenth, ATOL, RTOL)
     assert proof.agree_in_sample(one, np.eye(1, one.size, 7)[0], ATOL, RTOL)
     assert not proof.agree(one, np.eye(1, one.size, 7)[0], ATOL, RTOL)
+
+
+@pytest.mark.parametrize(("off", "refused"), [(0.5e-9, False), (2e-9, True)])
+def test_statistics_and_means_may_be_rounded_and_no_more(off, refused):
+    assert proof.STATS_ROUNDING == axis_search.MEANS_ROUNDING == 1e-9
+    one = np.arange(1.0, 9.0).reshape(2, 4)
+    moved = one + 8 * off
+    assert proof.statistics_differ(tensor(one, with_stats=True), tensor(moved, with_stats=True), 0.0, 0.0) is refused
+    run = axis_search.Run(1, 1, 4)
+    assert axis_search.AxisSearch(one, moved, 0.0, 0.0)._may_belong(run, run) is not refused
+
+
+def test_a_sample_rejects_nothing_that_the_engine_accepts():
+    assert proof.SAMPLE_ROUNDING == 1e-12
+    one = np.array([0.0])
+    assert proof.agree_in_sample(one, one + 1 + 0.5e-12, 1.0, 0.0)
+    assert not proof.agree_in_sample(one, one + 1 + 2e-12, 1.0, 0.0)

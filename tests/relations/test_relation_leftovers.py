@@ -195,11 +195,10 @@ def test_so_many_choices_of_parts_are_tried():
     few = parameters(**{f"{chr(97 + number)}": random(1) for number in range(12)})
     assert len(list(list_parts(row, few))) == 495 + 9  # of 12 choose 4, and 9 rows of neighbours
     many = parameters(**{f"{chr(97 + number)}{chr(97 + number)}": random(1) for number in range(26)})
-    assert 300 < len(list(list_parts(row, many))) < 2000
+    assert len(list(list_parts(row, many))) == 2000
 
 
 def test_three_kinds_of_tensors_may_be_in_one_stack():
     assert leftovers.MOST_PATTERNS == 3
     patterns = [[f"{kind}{number}" for number in range(2)] for kind in "abcd"]
-    longest = max(leftovers.list_patterns(patterns), key=len)
-    assert longest == ("b0", "c0", "d0", "b1", "c1", "d1") or len(longest) == 6
+    assert max(leftovers.list_patterns(patterns), key=len) == ("a0", "b0", "c0", "a1", "b1", "c1")

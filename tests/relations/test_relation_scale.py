@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from relation_tensors import ATOL, RTOL, check, tensor
 from nndiff.relations import measure_related, prove, read_factor, scale
 from nndiff.relations.operations import Multiply
 from nndiff.relations.relation import Relation
+from nndiff.tensors import Stats, Trace
 from nndiff.verdict import RelationKind
 
 ONE = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
@@ -108,3 +111,14 @@ def test_numbers_of_any_size(size, factor):
 def test_only_a_scale_has_a_factor():
     assert read_factor(Relation(RelationKind.LAYOUT, candidate=(Multiply(2.0),))) is None
     assert read_factor(Relation(RelationKind.SCALE)) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "trusted"), [(0.5e-150, False), (2e-150, True), (1.0, True), (0.5e150, True), (2e150, False)]
+)
+def test_lengths_are_trusted_where_squares_are(size, trusted):
+    assert (scale.LEAST_SQUARED, scale.MOST_SQUARED) == (1e-150, 1e150)
+    stats = Stats(4, 0, 0.0, 0.0, 0.0, size, size, size)
+    wrong = replace(stats, l2=1.1 * size)  # as if squares had been lost
+    sides = [replace(tensor(ONE), trace=Trace(stats=side)) for side in (stats, wrong)]
+    assert scale.statistics_exclude_factor(*sides, 0.0, RTOL) is trusted

@@ -242,19 +242,24 @@ def list_parts(whole: TensorRef, tensors: Sequence[TensorRef]) -> Iterator[Tenso
         if 0 < tensor.count < whole.count and len(whole.shape) - len(tensor.shape) in (0, 1):
             smaller.append(tensor)
             by_pattern.setdefault(without_numbers(tensor.name), []).append(tensor)
+    counts = sorted(tensor.count for tensor in smaller)
+    sizes = []  # of how many tensors as many elements can be
+    for size in range(2, len(counts) + 1):
+        if sum(counts[:size]) <= whole.count <= sum(counts[-size:]):
+            sizes.append(size)
     choices = chain(
-        list_neighbours(smaller),
+        list_neighbours(smaller, sizes),
         list_patterns(list(by_pattern.values())),
-        *(combinations(smaller, size) for size in range(2, len(smaller) + 1)),
+        *(combinations(smaller, size) for size in sizes),
     )
     for parts in islice(choices, MOST_PARTS_TRIED):
         if sum(part.count for part in parts) == whole.count:
             yield parts
 
 
-def list_neighbours(tensors: Sequence[TensorRef]) -> Iterator[Tensors]:
-    """Yield every row of neighbours, two or more, the short rows first."""
-    for size in range(2, len(tensors) + 1):
+def list_neighbours(tensors: Sequence[TensorRef], sizes: Sequence[int]) -> Iterator[Tensors]:
+    """Yield every row of so many neighbours."""
+    for size in sizes:
         for start in range(len(tensors) - size + 1):
             yield tuple(tensors[start : start + size])
 

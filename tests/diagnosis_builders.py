@@ -20,6 +20,7 @@ from nndiff.metrics import Metrics
 from nndiff.result import (
     CANDIDATE,
     REFERENCE,
+    Finding,
     Judgement,
     Leftover,
     LeftoverReason,
@@ -87,7 +88,8 @@ def make_tensor(
     facts = {"digest": hashlib.sha1(array.tobytes()).hexdigest(), "stats": take_stats(array), **trace}
     data = MemoryData(array) if kept else NoData("not kept")
     return TensorRef(
-        site.name, array.shape, from_numpy(array.dtype), data, site=site, trace=Trace(order, inputs=tuple(links), **facts)
+        site.name, array.shape, from_numpy(array.dtype), data, site=site,
+        trace=Trace(order, inputs=tuple(links), **facts),
     )  # fmt: skip
 
 
@@ -102,9 +104,11 @@ def make_pair(
     relation: FakeRelation | None = None,
     accepted: bool = True,
     label: str = "cand",
+    atol: float = ATOL,
+    rtol: float = RTOL,
 ) -> SitePair:
     """Return a judged pair; a relation is taken for proven."""
-    atol, stored = ATOL * scale, None
+    atol, stored = atol * scale, None
     if reference.shape != candidate.shape:
         verdict = Verdict.SHAPE
     elif reference.trace.digest == candidate.trace.digest and (reference.missing or candidate.missing):
@@ -112,8 +116,8 @@ def make_pair(
     elif reference.missing or candidate.missing:
         verdict = Verdict.NOT_COMPARED
     else:
-        stored = measure(reference, candidate, atol)
-        verdict = Verdict.IDENTICAL if not stored.unequal else Verdict.CLOSE
+        stored = measure(reference, candidate, atol, rtol)
+        verdict = Verdict.CLOSE if stored.unequal or reference.dtype != candidate.dtype else Verdict.IDENTICAL
         if stored.nonfinite_unequal:
             verdict = Verdict.NOT_FINITE
         elif stored.mismatched:
@@ -125,7 +129,7 @@ def make_pair(
     pair = Pair(
         label, reference.name, candidate.name, method, certain, verdict, (reference.shape, candidate.shape),
         (reference.dtype.name, candidate.dtype.name), reference.trace.order if order is None else order,
-        stored, atol, RTOL, scale, (reference.site, candidate.site), related,
+        stored, atol, rtol, scale, (reference.site, candidate.site), related,
     )  # fmt: skip
     return SitePair(pair, reference, candidate)
 
@@ -174,45 +178,71 @@ def explain(
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold two recorded models, compared by name."""
+    """Hold two recorded models, compared by name; read as a result is read."""
 
-    pairs: list[SitePair]
+    pairs: list[Pair]
     leftovers: list[Leftover]
     judgement: Judgement
     explanation: Explanation
 
     @property
-    def first(self) -> Any:
+    def first_divergence(self) -> Any:
         return self.explanation.first
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.explanation.findings
+
+    @property
+    def notes(self) -> list[str]:
+        return [note.text for note in self.explanation.notes]
+
+    @property
+    def verdict(self) -> str:
+        return self.judgement.outcome.value
+
+    @property
+    def exit_code(self) -> int:
+        return self.judgement.outcome.exit_code
+
+    @property
     def causes(self) -> set[str]:
-        return {finding.cause for finding in self.explanation.findings}
-
-    def get_findings(self, cause: str) -> list[Any]:
-        return [finding for finding in self.explanation.findings if finding.cause == cause]
+        return {finding.cause for finding in self.findings}
 
 
-def compare_models(
-    reference: Any, candidate: Any, inputs: Any, *, renames: dict[str, str] | None = None, **options: Any
+def compare(
+    reference: Any,
+    candidate: Any,
+    *,
+    inputs: Any = None,
+    renames: dict[str, str] | None = None,
+    atol: float = ATOL,
+    rtol: float = RTOL,
+    **options: Any,
 ) -> Compared:
-    """Record and compare two models; `renames` maps modules of the reference to the candidate's: guessed pairs."""
+    """Compare two models or recordings by name; `renames` maps modules to the candidate's, which makes guesses."""
+    from nndiff.recording import open_recording
     from nndiff.recording.record import record
 
     folder = Path(tempfile.mkdtemp())
-    sides = []
-    for name, model in (("reference", reference), ("candidate", candidate)):
-        sides.append(record(model, inputs, path=folder / name, **options).source())
-    return compare_sources(*sides, renames=renames)
+    sources = []
+    for name, side in (("reference", reference), ("candidate", candidate)):
+        if inputs is not None:
+            side = record(side, inputs, path=folder / name, **options)
+        sources.append((open_recording(side) if isinstance(side, (str, Path)) else side).source())
+    return compare_sources(*sources, renames=renames or {}, atol=atol, rtol=rtol)
 
 
-def compare_sources(reference: Source, candidate: Source, *, renames: dict[str, str] | None = None) -> Compared:
-    """Compare two recordings by name."""
-    pairs, partners = [], set()
+def compare_sources(
+    reference: Source, candidate: Source, *, renames: dict[str, str], atol: float = ATOL, rtol: float = RTOL
+) -> Compared:
+    """Compare two recordings by name, as far as that goes without alignment and relations."""
+    sites: list[SitePair] = []
+    partners = set()
     leftovers = []
     scales = GradientScale(reference.tensors.values())
     for name, tensor in reference.tensors.items():
-        renamed = _rename(tensor.site, renames or {})
+        renamed = _rename(tensor.site, renames)
         partner_name = renamed.name if renamed else name
         if partner_name not in candidate.tensors and tensor.site.path == "0":  # a tuple here, a tensor there
             partner_name = replace(renamed or tensor.site, path="").name
@@ -221,19 +251,20 @@ def compare_sources(reference: Source, candidate: Source, *, renames: dict[str, 
             leftovers.append(make_leftover(tensor, REFERENCE, _get_reason(tensor)))
             continue
         partners.add(partner_name)
-        scale = scales.of(tensor)
-        method = Method.CALL if renamed else Method.NAME
-        site = make_pair(tensor, partner, scale=scale, order=len(pairs), certain=renamed is None, method=method)
-        pairs.append(_relate_scale(site))
+        method, scale = Method.CALL if renamed else Method.NAME, scales.of(tensor)
+        site = make_pair(
+            tensor, partner, scale=scale, order=len(sites), certain=renamed is None, method=method, atol=atol, rtol=rtol
+        )
+        sites.append(_relate_scale(site))
     for name, tensor in candidate.tensors.items():
         if name not in partners:
             leftovers.append(make_leftover(tensor, CANDIDATE, _get_reason(tensor)))
-    judged = judge_bias_gradients(pairs)
-    pairs = [replace(site, pair=pair) for site, pair in zip(pairs, judged, strict=True)]
-    pairs = list(drop_meaningless_gradients(pairs, leftovers, reference.meta, candidate.meta))
-    judgement = judge(pairs, leftovers)
-    explanation = explain_candidate(reference, candidate, pairs, leftovers, judgement, Rules(), "cand")
-    return Compared(pairs, leftovers, judgement, explanation)
+    judged = judge_bias_gradients(sites)
+    sites = [replace(site, pair=pair) for site, pair in zip(sites, judged, strict=True)]
+    sites = list(drop_meaningless_gradients(sites, leftovers, reference.meta, candidate.meta))
+    judgement = judge(sites, leftovers)
+    explanation = explain_candidate(reference, candidate, sites, leftovers, judgement, Rules(), "cand")
+    return Compared([site.pair for site in sites], leftovers, judgement, explanation)
 
 
 def _rename(site: Site, renames: dict[str, str]) -> Site | None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 import nndiff
+from diagnosis_builders import compare
 
 INPUT = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3))
 
@@ -94,12 +95,12 @@ def told(result):
 
 
 CASES = {
-    Residual: ("block.a:output", "before block.b takes it", "block:output is off by just that"),
-    OfInput: ("stem:output", "before block.b takes it", "block:output is off by just that"),
+    Residual: ("block.a:output", "before block.b takes it", "block:output is off by exactly that"),
+    OfInput: ("stem:output", "before block.b takes it", "block:output is off by exactly that"),
     Branches: ("block.a:output", "by block.relu", "block.c takes it after that"),
-    Masked: ("block.a:output", "before block.b takes it", "block:output is off by just that"),
-    PostNorm: ("block.a:output", "before block.b takes it", "block.norm:input.0 is off by just that"),
-    Product: ("block.a:output", "before block.b takes it", "code that uses it again is given other values"),
+    Masked: ("block.a:output", "before block.b takes it", "block:output is off by exactly that"),
+    PostNorm: ("block.a:output", "before block.b takes it", "block.norm:input.0 is off by exactly that"),
+    Product: ("block.a:output", "before block.b takes it", "code that uses it again gets other values"),
 }
 
 
@@ -111,7 +112,7 @@ def test_what_is_written_over_and_used_again_is_named(block, flipped, keep, tmp_
         nndiff.record(Net(block, in_place), INPUT, path=tmp_path / str(in_place), keep=keep)
         for in_place in (False, True)
     ]
-    result = nndiff.compare(*(sides[::-1] if flipped else sides))
+    result = compare(*(sides[::-1] if flipped else sides))
     assert result.exit_code == 1
     assert result.first_divergence.module.startswith("block")
     if keep == "stats" and block is PostNorm:
@@ -123,22 +124,22 @@ def test_what_is_written_over_and_used_again_is_named(block, flipped, keep, tmp_
     if keep == "full":
         assert proof in finding.evidence
         assert finding.confidence == (0.4 if block is Product else 0.9)
-    assert f"in the {'reference' if flipped else 'candidate'} alone" in finding.evidence
+    assert f"in the {'reference' if flipped else 'candidate'} only" in finding.evidence
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_what_both_write_over_is_not(in_place):
-    result = nndiff.compare(Net(Residual, in_place), Net(Residual, in_place), inputs=INPUT)
+    result = compare(Net(Residual, in_place), Net(Residual, in_place), inputs=INPUT)
     assert result.exit_code == 0
     assert not told(result)
 
 
 def test_in_place_without_harm_is_not_blamed():
-    assert not nndiff.compare(Net(Harmless, False), Net(Harmless, True), inputs=INPUT).findings
+    assert not compare(Net(Harmless, False), Net(Harmless, True), inputs=INPUT).findings
     broken = Net(Harmless, True)
     with torch.no_grad():
         broken.block.b.weight.mul_(1.1)
-    result = nndiff.compare(Net(Harmless, False), broken, inputs=INPUT)
+    result = compare(Net(Harmless, False), broken, inputs=INPUT)
     assert result.first_divergence.module == "block.b"
     assert not told(result)
 
@@ -148,7 +149,7 @@ def test_several_that_may_be_used_again_are_told_once_and_with_doubt():
     broken.block.forward = lambda x, plain=broken.block.forward: plain(broken.block.relu(broken.block.c(x))) * 1.1
     right = Net(Harmless, False)
     right.block.forward = lambda x, plain=right.block.forward: plain(right.block.relu(right.block.c(x)))
-    (finding,) = told(nndiff.compare(right, broken, inputs=INPUT))
+    (finding,) = told(compare(right, broken, inputs=INPUT))
     assert finding.where == ("block.c:output", "block.a:output")
     assert finding.confidence < 0.5
 
@@ -171,7 +172,7 @@ class Halves(nn.Module):
 
 
 def test_memory_beside_it_does_not_matter():
-    result = nndiff.compare(Halves(False), Halves(True), inputs=INPUT)
+    result = compare(Halves(False), Halves(True), inputs=INPUT)
     assert result.exit_code == 1
     assert not told(result)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import nndiff
+from diagnosis_builders import compare
 
 CAUSES = {"rounding", "more-than-rounding"}
 
@@ -44,7 +45,7 @@ def found(result):
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_rounding_of_large_activations_is_told_and_stays_a_difference(backward):
-    result = nndiff.compare(t5(), t5("sdpa"), inputs=tokens(), backward=backward)
+    result = compare(t5(), t5("sdpa"), inputs=tokens(), backward=backward)
     assert result.exit_code == 1
     assert "looks like rounding" in found(result)["rounding"].evidence
     assert "looks like rounding" in result.first_divergence.why
@@ -52,11 +53,11 @@ def test_rounding_of_large_activations_is_told_and_stays_a_difference(backward):
 
 
 def test_the_ways_out_work():
-    told = found(nndiff.compare(t5(), t5("sdpa"), inputs=tokens()))["rounding"].repair
+    told = found(compare(t5(), t5("sdpa"), inputs=tokens()))["rounding"].repair
     assert "--dtype float64" in told
-    assert nndiff.compare(t5().double(), t5("sdpa").double(), inputs=tokens()).exit_code == 0
+    assert compare(t5().double(), t5("sdpa").double(), inputs=tokens()).exit_code == 0
     atol, rtol = (float(re.search(rf"--{name} (\S+)", told)[1]) for name in ("atol", "rtol"))
-    assert nndiff.compare(t5(), t5("sdpa"), inputs=tokens(), atol=atol, rtol=rtol).exit_code == 0
+    assert compare(t5(), t5("sdpa"), inputs=tokens(), atol=atol, rtol=rtol).exit_code == 0
 
 
 class Block(nn.Module):
@@ -107,7 +108,7 @@ def summed_otherwise(factor):
 
 
 def test_sums_in_another_order_look_like_rounding():
-    result = nndiff.compare(*summed_otherwise(300.0), inputs=INPUT, atol=1e-7, rtol=1e-7)
+    result = compare(*summed_otherwise(300.0), inputs=INPUT, atol=1e-7, rtol=1e-7)
     assert result.exit_code == 1
     assert set(found(result)) == {"rounding"}
 
@@ -118,7 +119,7 @@ def test_a_short_type_against_a_long_one_looks_like_rounding(dtype):
     other = copy.deepcopy(one).to(getattr(torch, dtype))
     plain = other.forward
     other.forward = lambda x: plain(x.to(getattr(torch, dtype)))
-    result = nndiff.compare(one, other, inputs=INPUT)
+    result = compare(one, other, inputs=INPUT)
     assert result.exit_code == 1
     assert f"eps of {dtype}" in found(result)["rounding"].evidence
     assert "--dtype float32" in found(result)["rounding"].repair
@@ -153,7 +154,7 @@ def test_a_fault_does_not_look_like_rounding(fault, size, at):
     other = copy.deepcopy(one)
     with torch.no_grad():
         fault(other.blocks[at].up, size)
-    result = nndiff.compare(one, other, inputs=INPUT, atol=1e-6, rtol=1e-6)
+    result = compare(one, other, inputs=INPUT, atol=1e-6, rtol=1e-6)
     assert result.exit_code == 1
     assert result.first_divergence.module == f"blocks.{at}.up"
     assert not found(result)
@@ -166,20 +167,20 @@ def test_a_fault_in_a_short_type_does_not_look_like_rounding(dtype):
     other = copy.deepcopy(one)
     with torch.no_grad():
         other.blocks[1].up.weight.mul_(1.1)
-    assert not found(nndiff.compare(one, other, inputs=INPUT.to(getattr(torch, dtype))))
+    assert not found(compare(one, other, inputs=INPUT.to(getattr(torch, dtype))))
 
 
 def test_a_fault_behind_rounding_is_named():
     one, other = summed_otherwise(2.0)
     with torch.no_grad():
         other.blocks[3].norm.weight.mul_(1.001)
-    result = nndiff.compare(one, other, inputs=INPUT, atol=1e-7, rtol=1e-7)
+    result = compare(one, other, inputs=INPUT, atol=1e-7, rtol=1e-7)
     assert result.first_divergence.module.startswith("blocks.0")
     assert set(found(result)) == {"more-than-rounding"}
     told = found(result)["more-than-rounding"]
     assert told.where == ("blocks.3.norm:output",)
     atol, rtol = (float(re.search(rf"--{name} (\S+)", told.repair)[1]) for name in ("atol", "rtol"))
-    again = nndiff.compare(one, other, inputs=INPUT, atol=atol, rtol=rtol)
+    again = compare(one, other, inputs=INPUT, atol=atol, rtol=rtol)
     assert again.first_divergence.module == "blocks.3.norm"
 
 
@@ -187,7 +188,7 @@ def test_other_inputs_are_no_rounding(tmp_path):
     one, other = (
         nndiff.record(net(), given, path=tmp_path / str(number)) for number, given in enumerate((INPUT, INPUT + 1e-7))
     )
-    result = nndiff.compare(one, other, atol=1e-8, rtol=0.0)
+    result = compare(one, other, atol=1e-8, rtol=0.0)
     assert result.first_divergence.slot == "model_input"
     assert not found(result)
 
@@ -207,6 +208,6 @@ def test_a_gradient_that_may_be_more_than_rounding_is_named_beside_outputs_that_
     paths = [tmp_path / "a.nnrec", tmp_path / "b.nnrec"]
     for path, made, given in zip(paths, (one, other), (inputs.bfloat16().float(), inputs.bfloat16()), strict=True):
         nndiff.record(made, given, path=path, backward=True, loss=cancelling)
-    (found,) = [each for each in nndiff.compare(*paths).findings if each.cause == "rounding"]
-    assert "that may be more" in found.evidence
+    (found,) = [each for each in compare(*paths).findings if each.cause == "rounding"]
+    assert "which may be more" in found.evidence
     assert found.confidence == 0.5

@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 import nndiff
+from diagnosis_builders import compare
 
 INPUT = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
 
@@ -53,7 +54,7 @@ def test_dropout_that_is_never_called_is_not_at_work(tmp_path):
     recording = nndiff.record(made(Idle), INPUT, path=tmp_path / "a.nnrec", mode="train")
     assert recording.meta["dropout_active"] == []
     assert not any("dropout" in warning for warning in recording.warnings)
-    result = nndiff.compare(made(Idle), made(Idle, scale=1.5), inputs=INPUT, mode="train")
+    result = compare(made(Idle), made(Idle, scale=1.5), inputs=INPUT, mode="train")
     assert result.exit_code == 1
     assert "train-mode" not in causes(result)
 
@@ -67,7 +68,7 @@ def test_dropout_that_is_never_called_does_not_explain_what_is_drawn(tmp_path):
 def test_dropout_in_a_function_on_the_side_in_train_mode_is_blamed():
     one = made(Functional)
     for sides in ((one.eval(), copy.deepcopy(one).train()), (copy.deepcopy(one).train(), one.eval())):
-        result = nndiff.compare(*sides, inputs=INPUT)
+        result = compare(*sides, inputs=INPUT)
         assert result.exit_code == 1
         (found,) = [finding for finding in result.findings if finding.cause == "train-mode"]
         assert "one side is in train mode and draws random numbers" in found.evidence
@@ -76,7 +77,7 @@ def test_dropout_in_a_function_on_the_side_in_train_mode_is_blamed():
 def test_a_mode_without_effect_is_not_blamed():
     one = made(Idle).eval()
     other = made(Idle, scale=1.5).train()
-    assert "train-mode" not in causes(nndiff.compare(one, other, inputs=INPUT))
+    assert "train-mode" not in causes(compare(one, other, inputs=INPUT))
 
 
 def test_train_mode_of_a_class_that_nobody_knows_is_a_guess():
@@ -87,6 +88,6 @@ def test_train_mode_of_a_class_that_nobody_knows_is_a_guess():
     one = nn.Sequential(nn.Linear(6, 6), Doubling()).eval()
     other = copy.deepcopy(one)
     other[1].train()
-    (found,) = nndiff.compare(one, other, inputs=INPUT).findings
+    (found,) = compare(one, other, inputs=INPUT).findings
     assert (found.cause, found.confidence) == ("attribute", 0.5)
     assert "training False against True" in found.evidence

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from torch import nn
 
 import nndiff
+from diagnosis_builders import compare
+from nndiff.result import PartingReason
 
 
 def llama(**options):
@@ -30,24 +30,21 @@ def told(result):
     return finding
 
 
-def without_what_is_missing(result):
-    return re.findall(r"--exclude '([^']+)'", told(result).repair)
-
-
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_a_cache_that_one_side_does_not_return_is_named(backward):
     both = llama(), llama(use_cache=False)
-    result = nndiff.compare(*both, inputs=TOKENS, backward=backward)
+    result = compare(*both, inputs=TOKENS, backward=backward)
     assert result.exit_code == 1
     assert all(pair.verdict.passed for pair in result.pairs)
     assert "only the reference returns output.past_key_values (4 tensors)" in told(result).evidence
     assert "use_cache of the config is True against False" in told(result).evidence
-    exclude = without_what_is_missing(result)
-    assert nndiff.compare(*both, inputs=TOKENS, backward=backward, exclude=exclude).exit_code == 0
+    assert "--accept extra" in told(result).repair
+    first = result.first_divergence
+    assert (first.reason, first.missing_in) == (PartingReason.EXTRA_OUTPUT, "candidate")
 
 
 def test_a_cache_that_only_the_candidate_returns_is_named():
-    result = nndiff.compare(llama(use_cache=False), llama(), inputs=TOKENS)
+    result = compare(llama(use_cache=False), llama(), inputs=TOKENS)
     assert "only the candidate returns output.past_key_values" in told(result).evidence
 
 
@@ -56,7 +53,7 @@ def test_what_the_call_asks_for_is_named(tmp_path):
     other = nndiff.record(
         llama(), {**TOKENS, "use_cache": False, "output_hidden_states": True}, path=tmp_path / "other"
     )
-    findings = [each for each in nndiff.compare(one, other).findings if each.cause == "outputs-missing"]
+    findings = [each for each in compare(one, other).findings if each.cause == "outputs-missing"]
     assert "use_cache of the call is unset against False" in findings[0].evidence
     assert "only the candidate returns output.hidden_states" in findings[1].evidence
     assert "output_hidden_states of the call is unset against True" in findings[1].evidence
@@ -66,7 +63,7 @@ def test_what_the_call_asks_for_is_named(tmp_path):
 def test_checkpointing_that_turns_the_cache_off_is_named():
     other = llama()
     other.gradient_checkpointing_enable()
-    result = nndiff.compare(llama(), other, inputs=TOKENS, mode="train")
+    result = compare(llama(), other, inputs=TOKENS, mode="train")
     assert "gradient_checkpointing of the model is False against True" in told(result).evidence
 
 
@@ -82,7 +79,7 @@ class Net(nn.Module):
 
 
 def test_an_output_without_a_name_is_told_by_its_place():
-    result = nndiff.compare(Net(True), Net(False), inputs=torch.randn(3, 4))
+    result = compare(Net(True), Net(False), inputs=torch.randn(3, 4))
     assert (
         "only the reference returns output.1; return_hidden of the model is True against False" in told(result).evidence
     )
@@ -91,10 +88,4 @@ def test_an_output_without_a_name_is_told_by_its_place():
 def test_where_both_return_the_same_nothing_is_said():
     for both in ((Net(True), Net(True)), (llama(), llama(return_dict=True))):
         inputs = TOKENS if hasattr(both[0], "config") else torch.randn(3, 4)
-        assert not nndiff.compare(*both, inputs=inputs).findings
-
-
-def test_what_was_left_out_on_purpose_is_not_missing():
-    result = nndiff.compare(llama(), llama(use_cache=False), inputs=TOKENS, exclude="(model):output.past_key_values")
-    assert result.exit_code == 0
-    assert not result.findings
+        assert not compare(*both, inputs=inputs).findings

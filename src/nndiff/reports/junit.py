@@ -115,7 +115,7 @@ def _fail_first_divergence(comparison: Comparison, case: ET.Element, first: Firs
     if trouble is not None:
         case.remove(trouble)
     name = printable(first.name)
-    message = f"first divergence: {name}: only one side returns this output"
+    message = "; ".join(wording.list_extra_outputs(comparison))
     for divergence in wording.describe_divergences(comparison):
         what = f" ({divergence.what})" if divergence.what else ""
         message = f"first divergence: {name}{what}: {wording.end_sentence(divergence.why)}"
@@ -185,6 +185,7 @@ def _summarise(comparison: Comparison) -> str:
         what = f" ({divergence.what})" if divergence.what else ""
         lines.append(f"first divergence: {divergence.name}{what}: {divergence.why}")
         lines += [f"{label}: {text}" for label, text in divergence.facts]
+    lines += wording.list_extra_outputs(comparison)
     for finding in comparison.findings:
         where = ", ".join(printable(name) for name in finding.where)
         lines.append(f"finding: {wording.tell_finding(finding)}" + (f" Where: {where}." if where else ""))

@@ -144,11 +144,6 @@ class RecordingView:
         """Return the tensors of one side that the other never came to: its recording was cut off."""
         return tuple(leftover for leftover in self.leftovers if leftover.reason is LeftoverReason.UNREACHED)
 
-    @property
-    def has_guesses(self) -> bool:
-        """Return True if a pair in the rows is guessed and does not agree."""
-        return any(is_guess(pair) and not pair.verdict.passed for row in self.rows for pair in row.pairs)
-
     def share_of_scale(self, pair: Pair) -> float | None:
         """Return the largest difference of a gradient as a share of the largest gradient of all."""
         scale = self.summary.gradient_scale

@@ -118,17 +118,13 @@ def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[s
         for label, text in divergence.facts:
             as_code = label in ("source", "settings")
             yield f"> - {label}: {format_code(text) if as_code else escape_text(text)}"
-    if wording.shows_layers(comparison):
-        for view in view_recordings(comparison):
-            extra = wording.describe_extra_outputs(comparison, view)
-            if extra:
-                against = f", against {format_code(view.candidate.label)}" if len(comparison.candidates) > 1 else ""
-                yield from ("", f"Extra outputs: {escape_text(extra)}{against}")
 
 
 def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     for finding in comparison.findings:
         yield _format_finding(finding, len(comparison.candidates) > 1)
+    for sentence in wording.list_extra_outputs(comparison):
+        yield f"- **extra outputs**: {escape_text(sentence)}"
 
 
 def _format_finding(finding: Finding, many: bool) -> str:
@@ -195,18 +191,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator
 def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
     many = len(comparison.candidates) > 1
-    titles = (
-        "verdict",
-        "tensor",
-        "candidate",
-        "max abs:",
-        "max rel:",
-        "out:",
-        "shape",
-        "dtype",
-        "matched by",
-        "remark",
-    )
+    titles = ["verdict", "tensor", "candidate", "max abs:", "max rel:", "out:", "shape", "dtype", "matched by"]
     rows = []
     for pair in shown:
         rows.append(

@@ -100,10 +100,10 @@ def get_printed(console: Console) -> str:
     return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
 
 
-def _format_entry(label: str, text: str | Text, indent: int = 2) -> RenderableType:
+def _format_entry(label: str, text: str | Text, indent: int = 2, label_width: int = _LABEL_WIDTH) -> RenderableType:
     """Return a labelled line that wraps under itself."""
     table = Table.grid(padding=0)
-    table.add_column(width=_LABEL_WIDTH + indent, no_wrap=True)
+    table.add_column(width=label_width + indent, no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(" " * indent + label, "dim"), Text(text) if isinstance(text, str) else text)
     return table
@@ -137,13 +137,10 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
             title.append(f"  {shorten(divergence.what, 3 * width)}", "not bold")
         yield _format_entry(f"{_FIRST_MARK} first at", title)
         yield _format_entry("why", shorten(divergence.why, 4 * width))
-    if wording.shows_layers(comparison):
-        for view in view_recordings(comparison):
-            extra = wording.describe_extra_outputs(comparison, view)
-            if extra:
-                yield _format_entry("extra", extra + _name_candidate(comparison, view))
     for finding in comparison.findings:
         yield from _show_finding(finding, len(comparison.candidates) > 1, width)
+    for sentence in wording.list_extra_outputs(comparison):
+        yield _format_entry("extra", sentence)
 
 
 def _show_finding(finding: Finding, many: bool, width: int) -> Iterator[RenderableType]:
@@ -415,9 +412,9 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
         yield from format_table(columns, rows, width)
         if any(isinstance(row, Gap) for row in shown):
             yield Text("  more layers: use --top or --verbose", "dim")
-        if view.has_guesses:
-            note = f"paired only by a guess; {wording.GUESS_NOTE}"
-            yield _format_entry(wording.GUESS_SIGN, Text(f"{note}. Evidence, not a failure.", "dim"))
+        guesses = wording.describe_guesses(view)
+        if guesses:
+            yield _format_entry(f"{wording.GUESS_SIGN} guess", Text(f"{guesses} (evidence, not a failure)", "dim"))
 
 
 def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cell]:
@@ -546,7 +543,8 @@ def _show_summary(comparison: Comparison, options: ReportOptions, width: int) ->
         if view.unreached:
             yield _format_entry("cut off", Text(wording.describe_cut_off(view), "red"))
         good, text = wording.close_summary(comparison, view)
-        yield Text(f"  {'✓' if good else '✗'} {shorten(text, 4 * width)}", "bold green" if good else "bold red")
+        closing = Text(shorten(text, 4 * width), "bold green" if good else "bold red")
+        yield _format_entry("✓" if good else "✗", closing, label_width=2)
 
 
 # What a report is made of, in order; a section with nothing to say yields nothing.

@@ -176,7 +176,7 @@ def _list_differences(totals: Totals, unit: str) -> list[str]:
     if differing:
         kinds = [(totals.shape, "in shape"), (totals.not_finite, "not finite")]
         detail = ", ".join(f"{number:,} {what}" for number, what in kinds if number)
-        verb = "differ" if totals.pairs > 1 else "differs"
+        verb = "differs" if differing == 1 else "differ"
         parts.append(f"{differing:,} of {plural(totals.pairs, unit)} {verb}" + (f" ({detail})" if detail else ""))
         if totals.close:
             parts.append(f"{totals.close:,} close")
@@ -222,7 +222,7 @@ def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
     layers = view.summary.rate("forward")
     differing = layers.total - layers.matched - layers.unreached if layers else 0
     if layers and differing:
-        verb = "differs" if layers.total == 1 else "differ"
+        verb = "differs" if differing == 1 else "differ"
         parts.append(f"{differing:,} of {plural(layers.total, 'layer')} {verb} inside")
     elif layers and layers.total > layers.unreached:
         reached = layers.total - layers.unreached
@@ -246,7 +246,7 @@ def _say_other_slots(view: RecordingView) -> Iterator[str]:
 
 def _say_without_partner(comparison: Comparison, view: RecordingView) -> Iterator[str]:
     if view.summary.extra_outputs:
-        yield _name_extra_outputs(view.summary.extra_outputs)
+        yield name_extra_outputs(view.summary.extra_outputs)
     alone = 0
     for leftover in view.leftovers:
         alone += leftover.reason is LeftoverReason.NO_PARTNER and comparison.counts_alone(leftover)
@@ -279,7 +279,7 @@ def _say_share_differs(differing: int, total: int, unit: str) -> str:
         return f"the {unit} differs"
     if differing == total:
         return _say_all(total, unit, "differs", "differ")
-    return f"{differing:,} of {total:,} {unit}s differ"
+    return f"{differing:,} of {total:,} {unit}s {'differs' if differing == 1 else 'differ'}"
 
 
 # -- where nothing was compared ---------------------------------------------------------------------------------------
@@ -514,6 +514,12 @@ def describe_guess(pair: Pair) -> str:
     return f"paired only by {METHODS[pair.method]}; {GUESS_NOTE}"
 
 
+def describe_guesses(view: RecordingView) -> str:
+    """Return why the guessed layers that differ are evidence only; empty where there are none."""
+    notes = dict.fromkeys(describe_guess(pair) for row in view.rows for pair in row.pairs)
+    return "; ".join(note for note in notes if note)
+
+
 def describe_remark(pair: Pair) -> str:
     """Return what a reader must know about a pair beside its numbers."""
     return "; ".join(text for text in (describe_relation(pair), describe_guess(pair)) if text)
@@ -604,7 +610,7 @@ def rank_leftovers(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
 
 
 _LEFTOVER_TITLES = {
-    LeftoverReason.EXTRA_OUTPUT: "returned only there",
+    LeftoverReason.EXTRA_OUTPUT: "returned as output by this side only",
     LeftoverReason.INNER: "in modules that only one implementation has: no difference",
     LeftoverReason.NOT_RECORDED: "that the other side did not record: not compared",
     LeftoverReason.COMPUTED: "in computed buffers: no difference",
@@ -649,7 +655,7 @@ def hint_leftover(leftover: Leftover) -> str:
     return explain_leftover(replace(leftover, reason=LeftoverReason.NO_PARTNER))
 
 
-def _name_extra_outputs(extra: Sequence[Leftover]) -> str:
+def name_extra_outputs(extra: Sequence[Leftover]) -> str:
     """Name the outputs that only one side returns."""
     parts = []
     for side in SIDES:
@@ -663,16 +669,22 @@ def _name_extra_outputs(extra: Sequence[Leftover]) -> str:
     return ", ".join(parts)
 
 
-def describe_extra_outputs(comparison: Comparison, view: RecordingView) -> str:
-    """Say in one line which outputs only one side returns, and how to let that pass."""
-    if not view.summary.extra_outputs:
-        return ""
-    text = _name_extra_outputs(view.summary.extra_outputs)
-    if EXTRA_OUTPUTS in comparison.rules.accept:
-        return f"{text}: accepted by --accept extra"
-    if comparison.rules.judge is Judge.OUTPUTS:
-        return f"{text}: not counted with --judge outputs"
-    return f"{text}: --accept extra ignores this, --judge outputs judges only what both return"
+def list_extra_outputs(comparison: Comparison) -> Iterator[str]:
+    """Say in one line per candidate which outputs only one side returns, and how to let that pass."""
+    for side in comparison.candidates:
+        leftovers = comparison.leftovers_of(side.label)
+        extra = [leftover for leftover in leftovers if leftover.reason is LeftoverReason.EXTRA_OUTPUT]
+        if not extra:
+            continue
+        text = name_extra_outputs(extra)
+        if len(comparison.candidates) > 1:
+            text = f"{printable(side.label)}: {text}"
+        if EXTRA_OUTPUTS in comparison.rules.accept:
+            yield f"{text}; accepted by --accept extra"
+        elif comparison.rules.judge is Judge.OUTPUTS:
+            yield f"{text}; not counted with --judge outputs"
+        else:
+            yield f"{text}; ignore this with --accept extra, or judge only common outputs with --judge outputs"
 
 
 # -- sides, totals, tolerance -----------------------------------------------------------------------------------------
@@ -817,10 +829,10 @@ def describe_rate(rate: Rate) -> str:
     if rate.missing:
         parts.append(f"{rate.missing:,} missing on one side")
     detail = f" ({', '.join(parts)})" if parts else ""
-    guesses = f"{plural(rate.guessed, 'guessed pair')}, {rate.guessed_matched:,} of them agree" if rate.guessed else ""
+    guesses = f"{rate.guessed:,} only guessed ({rate.guessed_matched:,} agree)" if rate.guessed else ""
     if not rate.total:
-        return f"{guesses}: evidence only"
-    verb = "matches" if rate.total == 1 else "match"
+        return guesses
+    verb = "matches" if rate.matched == 1 or rate.total == 1 else "match"
     share = f"{rate.matched:,} of {plural(rate.total, unit)} {verb}, {format_percent(rate.matched, rate.total)}{detail}"
     return share + (f"; {guesses}" if guesses else "")
 
@@ -835,6 +847,8 @@ def describe_outputs(view: RecordingView) -> str:
             return f"not compared: {counted([printable(name, 80) for name in unread], 'final output')}"
         return "the final output was never reached" if view.unreached else "not recorded on both sides"
     if summary.outputs_agree:
+        if len(view.outputs) == 1:
+            return f"the final output agrees{difference}"
         return f"{_say_all(len(view.outputs), 'final output', 'agrees', 'agree')}{difference}"
     failing = sum(not pair.verdict.passed for pair in view.outputs)
     if not failing:

@@ -159,12 +159,8 @@ def _show_headline(comparison: Comparison) -> Iterator[str]:
         yield f'<div class="parting"><p>First divergence at <strong><code>{name}</code></strong>{what}</p>'
         yield from _format_facts([("why", divergence.why), *divergence.facts])
         yield "</div>"
-    if wording.shows_layers(comparison):
-        for view in view_recordings(comparison):
-            extra = wording.describe_extra_outputs(comparison, view)
-            if extra:
-                against = f" ({escape_html(view.candidate.label, 120)})" if len(comparison.candidates) > 1 else ""
-                yield f"<p>Extra outputs: {escape_html(extra)}{against}</p>"
+    for sentence in wording.list_extra_outputs(comparison):
+        yield f"<p>Extra outputs: {escape_html(sentence)}</p>"
 
 
 def _show_findings(comparison: Comparison) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import format_shape
 from nndiff.result import Comparison, FirstDivergence, Leftover, Pair, Side
 from nndiff.text import printable
@@ -63,15 +63,15 @@ def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
             first_case = _make_case(label, printable(first.name))
         _fail_first_divergence(comparison, first_case, first)
         cases.insert(0, first_case)
-    for name, sentence in wording.list_unread_outputs(comparison):
+    for name, sentence in summary.list_unread_outputs(comparison):
         cases.append(_make_case(label, f"{name} is compared", ERROR, "not compared", sentence))
     if comparison.outcome is Outcome.NOTHING:
-        headline = wording.headline(comparison)
+        headline = summary.headline(comparison)
         cases.append(_make_case(label, "something is compared", ERROR, "nothing compared", headline))
     suite.extend(cases)
     passed = comparison.exit_code == 0
     if not passed and not (suite.findall(".//failure") or suite.findall(".//error")):
-        headline = wording.headline(comparison)
+        headline = summary.headline(comparison)
         suite.append(_make_case(label, "the whole agrees", FAILURE, headline, headline))
     suite.attrib.update(_count_cases(suite))
     ET.SubElement(suite, "system-out").text = _summarise(comparison)
@@ -180,7 +180,7 @@ def _make_leftover_case(
 
 def _summarise(comparison: Comparison) -> str:
     """Return the headline, the first divergence and the findings."""
-    lines = [wording.headline(comparison)]
+    lines = [summary.headline(comparison)]
     for divergence in wording.describe_divergences(comparison):
         what = f" ({divergence.what})" if divergence.what else ""
         lines.append(f"first divergence: {divergence.name}{what}: {divergence.why}")

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -128,7 +128,7 @@ def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
 
 
 def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    verdict, status = wording.verdict_line(comparison)
+    verdict, status = summary.verdict_line(comparison)
     style = f"bold {_OUTCOME_STYLES[comparison.outcome]}"
     yield Text(verdict, style).append(status, "not bold default dim")
     for divergence in wording.describe_divergences(comparison):
@@ -231,8 +231,8 @@ def _show_facts(comparison: Comparison, options: ReportOptions, width: int) -> I
     if rules:
         yield _format_entry("rules", rules)
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield _format_entry("passes at", wording.describe_passing(comparison))
-    for note in wording.list_notes(comparison):
+        yield _format_entry("passes at", summary.describe_passing(comparison))
+    for note in summary.list_notes(comparison):
         yield _format_entry("note", shorten(note, 4 * width))
 
 
@@ -392,7 +392,7 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
     for view in view_recordings(comparison):
         if not view.rows:
             continue
-        yield _format_entry("layers", wording.count_layers(view) + _name_candidate(comparison, view))
+        yield _format_entry("layers", summary.count_layers(view) + _name_candidate(comparison, view))
         if not options.verbose and all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows):
             continue
         shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
@@ -493,7 +493,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
             )
         if rows:
             yield from format_table(columns, rows, width)
-            scale = f"the largest of all gradients is {format_number(view.summary.gradient_scale)}"
+            scale = f"the largest of all gradients is {format_number(view.counts.gradient_scale)}"
             yield _format_entry("scale", Text(scale, "dim"))
         if len(shown) < len(unequal):
             yield _format_hidden(len(unequal) - len(shown))
@@ -536,13 +536,13 @@ def _show_summary(comparison: Comparison, options: ReportOptions, width: int) ->
     for view in view_recordings(comparison):
         if len(comparison.candidates) > 1:
             yield _format_entry("summary", printable(view.candidate.label))
-        style = "red" if view.summary.outputs_agree is False else ""
-        yield _format_entry("output", Text(wording.describe_outputs(view), style))
-        for rate in view.summary.rates:
-            yield _format_entry(wording.label_rate(rate), wording.describe_rate(rate))
+        style = "red" if view.counts.outputs_agree is False else ""
+        yield _format_entry("output", Text(summary.describe_outputs(view), style))
+        for rate in view.counts.rates:
+            yield _format_entry(summary.label_rate(rate), summary.describe_rate(rate))
         if view.unreached:
-            yield _format_entry("cut off", Text(wording.describe_cut_off(view), "red"))
-        good, text = wording.close_summary(comparison, view)
+            yield _format_entry("cut off", Text(summary.describe_cut_off(view), "red"))
+        good, text = summary.close_summary(comparison, view)
         closing = Text(shorten(text, 4 * width), "bold green" if good else "bold red")
         yield _format_entry("✓" if good else "✗", closing, label_width=2)
 

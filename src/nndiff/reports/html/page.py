@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from string import Template
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -152,7 +152,7 @@ def _format_title(text: str, comparison: Comparison, label: str) -> str:
 
 def _show_headline(comparison: Comparison) -> Iterator[str]:
     sign, kind = wording.OUTCOME_SIGNS[comparison.outcome], _css_class(comparison.outcome)
-    yield f'<h1 class="{kind}">{sign} {escape_html(wording.headline(comparison))}</h1>'
+    yield f'<h1 class="{kind}">{sign} {escape_html(summary.headline(comparison))}</h1>'
     for divergence in wording.describe_divergences(comparison):
         what = f" <span>{escape_html(divergence.what)}</span>" if divergence.what else ""
         name = escape_html(divergence.name)
@@ -203,8 +203,8 @@ def _show_facts(comparison: Comparison) -> Iterator[str]:
     if wording.describe_rules(comparison):
         facts.append(("rules", wording.describe_rules(comparison)))
     if comparison.pairs and comparison.outcome is not Outcome.IDENTICAL:
-        facts.append(("passes at", wording.describe_passing(comparison)))
-    facts += [("note", note) for note in wording.list_notes(comparison)]
+        facts.append(("passes at", summary.describe_passing(comparison)))
+    facts += [("note", note) for note in summary.list_notes(comparison)]
     yield from _format_facts(facts)
 
 
@@ -374,12 +374,12 @@ def _show_summary(comparison: Comparison) -> Iterator[str]:
     """Yield the match rates and where things stand."""
     for view in view_recordings(comparison):
         yield _format_title("Summary", comparison, view.candidate.label)
-        facts = [("output", wording.describe_outputs(view)), ("layers", wording.count_layers(view))]
-        facts += [(wording.label_rate(rate), wording.describe_rate(rate)) for rate in view.summary.rates]
+        facts = [("output", summary.describe_outputs(view)), ("layers", summary.count_layers(view))]
+        facts += [(summary.label_rate(rate), summary.describe_rate(rate)) for rate in view.counts.rates]
         if view.unreached:
-            facts.append(("cut off", wording.describe_cut_off(view)))
+            facts.append(("cut off", summary.describe_cut_off(view)))
         yield from _format_facts(facts)
-        good, text = wording.close_summary(comparison, view)
+        good, text = summary.close_summary(comparison, view)
         yield f'<p class="{"identical" if good else "different"}">{"✓" if good else "✗"} {escape_html(text)}</p>'
 
 
@@ -467,7 +467,7 @@ def _show_gradients(comparison: Comparison) -> Iterator[str]:
         if not view.parameter_gradients:
             continue
         yield "<section>" + _format_title("Parameter gradients", comparison, view.candidate.label)
-        scale = format_number(view.summary.gradient_scale)
+        scale = format_number(view.counts.gradient_scale)
         yield f'<p class="soft">Relative to the scale: the largest of all gradients is {scale}.</p>'
         yield _format_tools("parameter")
         numbers = _number_columns("max abs", "rel to scale", "cosine", "out")

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,6 +97,7 @@ def is_guess(pair: Pair) -> bool:
     return not (pair.certain or pair.decides)
 
 
+@lru_cache(maxsize=1 << 17)
 def layer_name(site: Site) -> str:
     """Return the module and call a tensor was taken at, `encoder.ffn@2`; of a parameter, its name."""
     whole_output = dataclasses.replace(site, path="", nth=0)
@@ -153,32 +155,31 @@ def _is_layer_output(site: Site) -> bool:
 
 def _count_rates(pairs: Sequence[Pair], leftovers: Sequence[Leftover]) -> tuple[Rate, ...]:
     """Return the match rates: layers forward and backward, parameter gradients, then everything else by slot."""
-    slots = [Slot.OUTPUT, Slot.GRAD_OUTPUT, Slot.PARAM_GRAD]
+    pairs_by_slot: dict[Slot, list[Pair]] = {Slot.OUTPUT: [], Slot.GRAD_OUTPUT: [], Slot.PARAM_GRAD: []}
     for pair in pairs:
-        model_io = pair.is_input or pair.is_final_output or pair.slot is Slot.LOSS
-        if pair.slot is not None and pair.slot not in slots and not model_io:
-            slots.append(pair.slot)
-    names = {Slot.OUTPUT: "forward", Slot.GRAD_OUTPUT: "backward"}
-    rates = [_count_rate(slot, names.get(slot, slot.value), pairs, leftovers) for slot in slots]
+        of_model = pair.is_input or pair.is_final_output or pair.slot is Slot.LOSS
+        if pair.slot is not None and not of_model:
+            pairs_by_slot.setdefault(pair.slot, []).append(pair)
+    leftovers_by_slot: dict[Slot, list[Leftover]] = {}
+    for leftover in leftovers:
+        if leftover.site is not None and not leftover.site.is_final_output:
+            leftovers_by_slot.setdefault(leftover.site.slot, []).append(leftover)
+    rates = [_count_rate(slot, group, leftovers_by_slot.get(slot, ())) for slot, group in pairs_by_slot.items()]
     return tuple(rate for rate in rates if rate.total or rate.guessed)
 
 
-def _count_rate(slot: Slot, name: str, pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Rate:
+def _count_rate(slot: Slot, pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Rate:
     """Count the layers or tensors of one slot; a layer with several outputs matches if all of them do."""
+    by_layer = slot in (Slot.OUTPUT, Slot.GRAD_OUTPUT)
     certain: dict[str, bool] = {}
     guessed: dict[str, bool] = {}
     for pair in pairs:
-        if pair.sites is None or pair.slot is not slot or pair.is_final_output:
-            continue
-        key = layer_name(pair.sites[0]) if slot in (Slot.OUTPUT, Slot.GRAD_OUTPUT) else pair.name
-        counted = guessed if is_guess(pair) else certain
-        counted[key] = counted.get(key, True) and pair.verdict.passed
+        key = layer_name(pair.sites[0]) if by_layer and pair.sites else pair.name
+        matches = guessed if is_guess(pair) else certain
+        matches[key] = matches.get(key, True) and pair.verdict.passed
     unreached, missing = set[str](), set[str]()
     for leftover in leftovers:
-        site = leftover.site
-        if site is None or site.slot is not slot or site.is_final_output:
-            continue
-        key = layer_name(site) if slot in (Slot.OUTPUT, Slot.GRAD_OUTPUT) else leftover.name
+        key = layer_name(leftover.site) if by_layer and leftover.site else leftover.name
         if leftover.reason is LeftoverReason.UNREACHED:
             unreached.add(key)
         elif slot.is_gradient and leftover.counts:
@@ -188,7 +189,7 @@ def _count_rate(slot: Slot, name: str, pairs: Iterable[Pair], leftovers: Iterabl
     for layer in certain:
         guessed.pop(layer, None)
     return Rate(
-        name=name,
+        name={Slot.OUTPUT: "forward", Slot.GRAD_OUTPUT: "backward"}.get(slot, slot.value),
         matched=sum(certain.values()),
         total=len(certain) + len(unreached),
         unreached=len(unreached),
@@ -443,7 +444,8 @@ def from_dict(data: dict[str, Any], load_relation: LoadRelation) -> Comparison:
         notes=_load_notes(data["notes"]),
         rules=_load_rules(data["rules"]),
     )
-    named = {item.candidate for item in (*comparison.pairs, *comparison.leftovers)} | set(comparison.judgements)
+    named = {pair.candidate for pair in comparison.pairs} | set(comparison.judgements)
+    named |= {leftover.candidate for leftover in comparison.leftovers}
     if named - labels:
         raise _DamagedError(f"{min(named - labels)!r} is not one of the candidates")
     if labels - set(comparison.judgements):

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from typing import Any
 
-from nndiff.result import Comparison, Finding, Leftover, Pair, Side
 from nndiff.metrics import ENVELOPE_RTOLS, Metrics
+from nndiff.result import (
+    CANDIDATE,
+    REFERENCE,
+    SIDES,
+    Comparison,
+    Finding,
+    FirstDivergence,
+    Judgement,
+    Leftover,
+    LeftoverReason,
+    Method,
+    Note,
+    NoteSlug,
+    Pair,
+    PartingReason,
+    Related,
+    Side,
+)
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import Verdict
+from nndiff.verdict import Outcome, RelationKind, Verdict
 
 HOSTILE = {
     "escape": "evil\x1b[31mred\x1b]0;title\x07",
@@ -75,23 +94,62 @@ def metrics(count: int = 1000, bad: int = 0, apart: float = 0.0, **more: object)
     return Metrics(**{**values, **more})  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class NamedRelation:
+    """Stand for a relation: a kind and its text."""
+
+    text: str = "permute(1, 0)"
+    kind: RelationKind = RelationKind.LAYOUT
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind.value, "text": self.text}
+
+
+def load_relation(data: dict[str, Any]) -> NamedRelation:
+    """Return such a relation from its plain data."""
+    if not isinstance(data["text"], str):
+        raise TypeError("text")
+    return NamedRelation(data["text"], RelationKind(data["kind"]))
+
+
 def pair(name: str, verdict: Verdict = Verdict.IDENTICAL, apart: float = 0.0, **more: object) -> Pair:
-    """Return a pair of the same name on both sides."""
+    """Return a pair of the same name on both sides; `metrics` are its numbers as stored, `note` the text of a note."""
     bad = 451 if verdict is Verdict.DIFFERENT else 0
     values: dict[str, object] = {
         "candidate": "cand.ckpt",
         "reference_name": name,
         "candidate_name": name,
-        "matched_by": "name",
+        "method": Method.NAME,
+        "certain": True,
         "verdict": verdict,
         "shape": ((25, 40), (25, 40)),
         "dtype": ("float32", "float32"),
         "order": 0,
-        "metrics": metrics(bad=bad, apart=apart),
+        "stored": more.pop("metrics", metrics(bad=bad, apart=apart)),
         "atol": 1e-5,
         "rtol": 1e-5,
     }
+    if "note" in more:
+        values["notes"] = (Note(NoteSlug.NOT_KEPT, str(more.pop("note"))),)
     return Pair(**{**values, **more})  # type: ignore[arg-type]
+
+
+def related(accepted: bool, apart: float = 1e-7, **more: Any) -> Related:
+    """Return a proven relation with the numbers after it."""
+    return Related(NamedRelation(**more), metrics(apart=apart), accepted)
+
+
+def leftover(side: str, name: str, **more: object) -> Leftover:
+    """Return a tensor without a partner."""
+    values: dict[str, object] = {
+        "candidate": "cand.ckpt",
+        "side": side,
+        "name": name,
+        "shape": (8192, 16),
+        "dtype": "float32",
+        "reason": LeftoverReason.NO_PARTNER,
+    }
+    return Leftover(**{**values, **more})  # type: ignore[arg-type]
 
 
 def side(label: str = "cand.ckpt", kind: str = "torch zip", tensors: int = 8, **more: object) -> Side:
@@ -101,61 +159,102 @@ def side(label: str = "cand.ckpt", kind: str = "torch zip", tensors: int = 8, **
 
 
 def comparison(*pairs: Pair, **more: object) -> Comparison:
-    """Return a comparison of ref.nemo with cand.ckpt."""
+    """Return a comparison of ref.nemo with cand.ckpt, judged."""
     values: dict[str, object] = {
         "kind": "checkpoint",
         "reference": side("ref.nemo", "nemo"),
         "candidates": (side(),),
         "tolerance": Tolerance(),
         "pairs": tuple(pairs),
+        "judgements": {},
     }
-    return Comparison(**{**values, **more})  # type: ignore[arg-type]
+    return judged(Comparison(**{**values, **more}))  # type: ignore[arg-type]
+
+
+def judged(result: Comparison) -> Comparison:
+    """Return the comparison with the judgements that its pairs and leftovers call for."""
+    judgements = {}
+    for candidate in result.candidates:
+        label = candidate.label
+        counting = [each for each in result.pairs_of(label) if result.counts(each)]
+        inside = [each for each in counting if each.is_inside]
+        alone = any(result.counts_alone(each) for each in result.leftovers_of(label))
+        outcome = judge(counting)
+        if outcome is not Outcome.NOTHING and (alone or result.cut_off_sides(label) or result.unread_outputs(label)):
+            outcome = Outcome.DIFFERENT
+        judgements[label] = Judgement(
+            outcome,
+            judge([each for each in counting if each.is_outside]) if result.kind == "recording" else None,
+            len(inside),
+            sum(not each.verdict.passed for each in inside),
+        )
+    return replace(result, judgements=judgements)
+
+
+def judge(pairs: list[Pair]) -> Outcome:
+    """Return the outcome of pairs that decide."""
+    measured = [each for each in pairs if not each.is_input and (each.metrics is None or each.metrics.count)]
+    if not measured or all(each.verdict is Verdict.NOT_COMPARED for each in measured):
+        return Outcome.NOTHING
+    if not all(each.verdict.passed for each in pairs):
+        return Outcome.DIFFERENT
+    return Outcome.IDENTICAL if all(each.verdict is Verdict.IDENTICAL for each in pairs) else Outcome.CLOSE
+
+
+def divergence(candidate: str = "cand.ckpt", name: str = "encoder.layers.2.linear", **more: object) -> FirstDivergence:
+    """Return a first divergence of which little is known."""
+    values: dict[str, object] = {
+        "candidate_name": name,
+        "order": 17,
+        "slot": None,
+        "reason": PartingReason.FIRST_OUT,
+        "verdict": Verdict.DIFFERENT,
+        "max_abs": 0.25,
+    }
+    return FirstDivergence(candidate=candidate, name=name, **{**values, **more})  # type: ignore[arg-type]
 
 
 def mixed() -> Comparison:
-    """Return one with everything: every verdict, leftovers, groups, findings, notes, a divergence."""
+    """Return one with everything: every verdict, relations, leftovers, groups, findings, notes, a divergence."""
     nans = metrics(nonfinite_ref=3, nonfinite_cand=3)
     broken = metrics(
         bad=4, apart=0.5, nonfinite_ref=0, nonfinite_cand=4, nonfinite_unequal=4, needed_tolerance=math.inf
     )
-    cast = {"dtype": ("float32", "bfloat16"), "note": "compared after upcast"}
+    renamed = {"candidate_name": "_orig_mod.decoder.embed.weight", "method": Method.PREFIX, "shape": ((), ())}
+    swapped = ((512, 80), (80, 512))
     pairs = [
         pair("encoder.layers.9.linear.weight", Verdict.DIFFERENT, 3.125e-3),
         pair("encoder.layers.10.linear.weight", Verdict.DIFFERENT, 3.125e-3),
         pair("encoder.layers.2.linear.weight", Verdict.DIFFERENT, 0.25),
-        pair("encoder.layers.0.norm.weight", Verdict.CLOSE, 2e-6, **cast),
+        pair(
+            "encoder.layers.0.norm.weight",
+            Verdict.CLOSE,
+            2e-6,
+            dtype=("float32", "bfloat16"),
+            related=related(True, 2e-6, text="cast(float32)", kind=RelationKind.CAST),
+        ),
         pair("encoder.pos_enc.pe", metrics=nans),
         pair("decoder.out.bias", Verdict.NOT_FINITE, metrics=broken),
-        pair("decoder.out.weight", Verdict.SHAPE, shape=((512, 80), (80, 512)), metrics=None),
+        pair("decoder.out.weight", Verdict.SHAPE, shape=swapped, metrics=None, related=related(False)),
         pair("decoder.meta", Verdict.NOT_COMPARED, metrics=None, note="has no data: on the meta device"),
-        pair(
-            "decoder.embed.weight", candidate_name="_orig_mod.decoder.embed.weight", matched_by="prefix", shape=((), ())
-        ),
+        pair("decoder.embed.weight", **renamed),
     ]
     return comparison(
-        *(replace_order(each, order) for order, each in enumerate(pairs)),
+        *(replace(each, order=order) for order, each in enumerate(pairs)),
         candidates=(side(notes=("optimizer_states were not compared",)),),
         leftovers=(
-            Leftover("cand.ckpt", "reference", "quantizer.codebook", (8192, 16), "float32", "did you mean codebook?"),
-            Leftover("cand.ckpt", "candidate", "codebook", (8192, 16), "float32"),
+            leftover(REFERENCE, "quantizer.codebook", near="codebook", near_shape=(4096, 16)),
+            leftover(CANDIDATE, "codebook", shape=(4096, 16), near="quantizer.codebook"),
+            leftover(CANDIDATE, "decoder.tied.weight", same_as="_orig_mod.decoder.embed.weight"),
         ),
         findings=(
             Finding("transposed", ("decoder.out.weight",), "equal after .T", "transpose it when loading", 0.98),
             Finding("cast", ("encoder.layers.0.norm.weight",), "rounds to the same", "", 1.0, harmless=True),
         ),
-        first_divergences={
-            "cand.ckpt": {"name": "encoder.layers.2.linear", "order": 17, "slot": "output", "max_abs": 0.25}
-        },
+        first_divergences={"cand.ckpt": divergence()},
         groups={"encoder": "encoder.*", "head": "head.*"},
-        notes=("3 tensors were left out by --exclude",),
+        notes=(Note(NoteSlug.LEFT_OUT, "3 tensors were left out by --exclude"),),
     )
-
-
-def replace_order(item: Pair, order: int) -> Pair:
-    """Return the pair at another place in the order."""
-    import dataclasses
-
-    return dataclasses.replace(item, order=order)
 
 
 def same() -> Comparison:
@@ -176,7 +275,7 @@ def several() -> Comparison:
         pair("a.weight", Verdict.DIFFERENT, 3e-2, candidate=labels[1]),
         pair("a.bias", candidate=labels[1]),
         candidates=tuple(side(label, "safetensors") for label in labels),
-        leftovers=(Leftover(labels[2], "reference", "a.weight", (2, 3), "float32"),),
+        leftovers=(leftover(REFERENCE, "a.weight", candidate=labels[2], shape=(2, 3)),),
         tolerance=Tolerance(1e-4, 1e-3, "given"),
     )
 
@@ -189,21 +288,25 @@ def nothing() -> Comparison:
 def hostile() -> Comparison:
     """Return one where every text is an attack."""
     names = list(HOSTILE.values())
-    pairs = [
-        pair(name, Verdict.DIFFERENT, 0.1, candidate=name, candidate_name=name + "'", matched_by="rename", note=name)
-        for name in names
-    ]
+    pairs = []
+    for order, name in enumerate(names):
+        values = {"candidate": name, "candidate_name": name + "'", "method": Method.RENAME, "note": name}
+        relation = related(bool(order % 2), text=name)
+        pairs.append(pair(name, Verdict.DIFFERENT, 0.1, order=order, related=relation, **values))
+    alone = []
+    for name in names:
+        for where in SIDES:
+            alone.append(leftover(where, name, candidate=name, dtype=name, near=name, same_as=name))
     return comparison(
-        *(replace_order(each, order) for order, each in enumerate(pairs)),
+        *pairs,
         reference=side(HOSTILE["script"], HOSTILE["markup"], notes=tuple(names)),
         candidates=tuple(side(name, name) for name in names),
-        leftovers=tuple(Leftover(name, where, name, (1,), name, name) for name in names for where in _SIDES),
+        leftovers=tuple(alone),
         findings=tuple(Finding(name, (name,), name, name, 0.5) for name in names),
-        first_divergences={name: {"name": HOSTILE["escape"], HOSTILE["script"]: HOSTILE["markup"]} for name in names},
+        first_divergences={name: divergence(name, HOSTILE["escape"], why=HOSTILE["script"]) for name in names},
         groups=dict.fromkeys(names, "re:" + "x"),
-        notes=tuple(names),
+        notes=tuple(Note(NoteSlug.SAME_COUNT, name) for name in names),
     )
 
 
-_SIDES = ("reference", "candidate")
 CASES = {"mixed": mixed, "same": same, "close": close, "several": several, "nothing": nothing, "hostile": hostile}

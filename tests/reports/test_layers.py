@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nndiff.reports.parting import partings
+from nndiff.reports.window import Gap, window
 from recording_builders import (
     CANDIDATE,
     FIRST,
@@ -28,8 +30,6 @@ from nndiff import compare, result_json
 from nndiff.recording import Writer
 from nndiff.reports import ReportOptions, get_report, recording_words, wording
 from nndiff.reports.layers import Recorded, Row, in_detail, model_rows, place_of, recorded, worst_gradients
-from nndiff.reports.parting import partings
-from nndiff.reports.window import Gap, window
 from nndiff.result import Comparison, Finding, Leftover
 from nndiff.tolerance import Tolerance
 

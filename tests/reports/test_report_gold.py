@@ -23,7 +23,7 @@ def test_the_document_is_the_one_kept(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["mixed", "recording"])
-@pytest.mark.parametrize("width", [40, 60, 160])
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_other_widths(case: str, width: int) -> None:
     text = get_report("terminal").render(CASES[case](), ReportOptions(width=width, color=False))
     check_gold(f"{case}-{width}.txt", text)

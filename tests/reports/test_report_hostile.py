@@ -15,13 +15,14 @@ import pytest
 from recording_builders import CASES as RECORDINGS
 from recording_builders import recording_hostile
 from report_builders import CASES as CHECKPOINTS
-from report_builders import HOSTILE, comparison, hostile, pair
+from report_builders import HOSTILE, comparison, hostile, load_relation, pair
 from rich.cells import cell_len
 
 from nndiff import result_json
 from nndiff.reports import FORMATS, ReportOptions, get_report
-from nndiff.reports.csv_report import guarded
-from nndiff.reports.markdown_parts import code, escaped
+from nndiff.reports.csv_report import guard_text
+from nndiff.reports.html import render_html
+from nndiff.reports.markdown import escape_text, format_code
 from nndiff.result import Comparison
 from nndiff.verdict import Verdict
 
@@ -72,7 +73,7 @@ def test_every_line_fits(case: str, width: int, verbose: bool) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_markdown_cells_stay_one_cell(name: str) -> None:
-    cell = code(name)
+    cell = format_code(name)
     assert "|" not in cell
     assert "\n" not in cell
     assert not re.search(r"<(?!/?code>)", cell)
@@ -81,7 +82,7 @@ def test_markdown_cells_stay_one_cell(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_markdown_text_has_no_syntax_left(name: str) -> None:
-    assert not re.search(r"[<>|`*_\[\]@\\~!]|://", escaped(name))
+    assert not re.search(r"[<>|`*_\[\]@\\~!]|://", escape_text(name))
 
 
 @pytest.mark.parametrize(("attack", "least"), [(hostile, 3), (recording_hostile, 40)])
@@ -96,15 +97,15 @@ def test_markdown_tables_keep_their_columns(attack: Callable[[], Comparison], le
 def test_csv_reads_back_and_starts_no_formula() -> None:
     rows = list(csv.DictReader(io.StringIO(get_report("csv").render(hostile(), PLAIN))))
     assert len(rows) == len(HOSTILE) * 3
-    texts = ("candidate", "name", "reference_name", "candidate_name", "matched_by", "reference_dtype", "note")
+    texts = ("candidate", "name", "reference_name", "candidate_name", "relation", "reference_dtype", "note")
     assert not [row[key] for row in rows for key in texts if row[key].startswith(("=", "+", "-", "@", "\t", "\r"))]
     assert all(None not in row for row in rows)
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
 def test_csv_guards_every_start_of_a_formula(start: str) -> None:
-    assert guarded(start + "1+1").startswith("'")
-    assert guarded("a" + start) == guarded("a" + start).lstrip("'")
+    assert guard_text(start + "1+1").startswith("'")
+    assert guard_text("a" + start) == guard_text("a" + start).lstrip("'")
 
 
 def test_junit_is_legal_xml_with_every_name_in_it() -> None:
@@ -143,11 +144,18 @@ def test_html_has_only_our_tags_and_attributes(attack: Callable[[], Comparison])
     assert plain.tags.count("script") == 1
 
 
+def test_a_notebook_cell_is_one_frame_that_no_name_can_leave() -> None:
+    cell = tags(render_html(recording_hostile()))
+    assert cell.tags == ["iframe"]
+    assert not [name for name in cell.attributes if name.startswith("on")]
+    assert 'sandbox="allow-scripts"' in render_html(comparison(pair("a")))
+
+
 def test_the_html_check_can_fail() -> None:
     assert "onerror" in tags(HOSTILE["end of script"]).attributes
     assert "script" in tags(HOSTILE["script"]).tags
 
 
 def test_json_keeps_names_exactly() -> None:
-    back = result_json.from_dict(json.loads(get_report("json").render(hostile(), PLAIN)))
+    back = result_json.from_dict(json.loads(get_report("json").render(hostile(), PLAIN)), load_relation)
     assert [each.name for each in back.pairs] == list(HOSTILE.values())

@@ -20,9 +20,9 @@ from report_builders import metrics, mixed
 
 from nndiff import result_json
 from nndiff.errors import NndiffError, ReportError
+from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.reports import FORMATS, ReportOptions, get_report
 from nndiff.result import Comparison, Finding, Leftover, Pair, PairSite, Rearranged, Side
-from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 

@@ -2,73 +2,86 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
+from recording_builders import PORT, alone, recording, recording_of, site
+from report_builders import comparison, leftover, side
 
-from nndiff import compare
-from nndiff.recording import Writer
-from nndiff.reports import ReportOptions, get_report, wording
-
-
-def recorded(path: Path, *modules: str, slot: str = "output", value: float = 1.0, keep: str = "full") -> str:
-    with Writer(path, {"producer": "test"}, keep=keep) as writer:
-        for module in modules:
-            writer.add(module, slot, np.full((3, 4) if slot == "output" else (12,), value))
-    return str(path)
+from nndiff.reports import ReportOptions, get_report, summary
+from nndiff.result import CANDIDATE, REFERENCE, Comparison, Note, NoteSlug
+from nndiff.verdict import Verdict
 
 
-def saved(path: Path) -> str:
-    np.savez(path, w=np.ones(3))
-    return str(path)
+def recordings_without_a_common_layer() -> Comparison:
+    return recording_of(leftovers=(alone(REFERENCE, "x:output"), alone(CANDIDATE, "y:recompute")))
 
 
-def test_recordings_without_a_common_layer(tmp_path: Path) -> None:
-    result = compare(recorded(tmp_path / "a", "x"), recorded(tmp_path / "b", "y", slot="recompute"))
-    assert wording.headline(result) == (
-        "nothing compared: no tensor found a partner (1 only in the reference, 1 only in the candidate)"
+def test_recordings_without_a_common_layer() -> None:
+    result = recordings_without_a_common_layer()
+    assert summary.headline(result) == (
+        "nothing compared: no tensor has a partner (1 only in the reference, 1 only in the candidate)"
     )
-    assert "layers that go by other names are paired by --rename or --map; --dry-run shows all names" in list(
-        wording.notes(result)
+    assert "pair layers of different names with --rename or --map; --dry-run lists all names" in list(
+        summary.list_notes(result)
     )
     assert result.exit_code == 2
 
 
-def test_a_recording_of_nothing(tmp_path: Path) -> None:
-    full, empty = recorded(tmp_path / "a", "x"), recorded(tmp_path / "b")
-    assert wording.headline(compare(full, empty)) == (
-        "nothing compared: the candidate holds no tensors (1 only in the reference)"
-    )
-    assert "the reference holds no tensors (1 only in the candidate)" in wording.headline(compare(empty, full))
-    assert wording.headline(compare(empty, empty)) == "nothing compared: there are no tensors"
+@pytest.mark.parametrize(
+    ("reference", "candidate", "said"),
+    [
+        (1, 0, "nothing compared: the candidate holds no tensors (1 only in the reference)"),
+        (0, 1, "nothing compared: the reference holds no tensors (1 only in the candidate)"),
+        (0, 0, "nothing compared: there are no tensors"),
+    ],
+)
+def test_a_side_that_holds_nothing(reference: int, candidate: int, said: str) -> None:
+    leftovers = [leftover(REFERENCE, "x")] * reference + [leftover(CANDIDATE, "y")] * candidate
+    sides = {"reference": side("ref", tensors=reference), "candidates": (side("cand.ckpt", tensors=candidate),)}
+    assert summary.headline(comparison(leftovers=tuple(leftovers), **sides)) == said
 
 
-def test_a_recording_against_weights(tmp_path: Path) -> None:
-    result = compare(recorded(tmp_path / "a", "x"), saved(tmp_path / "w.npz"))
-    (note,) = [note for note in wording.notes(result) if "a recording holds what layers did" in note]
+def test_filters_that_leave_nothing() -> None:
+    note = Note(NoteSlug.LEFT_OUT, "3 tensors were left out")
+    assert summary.headline(comparison(notes=(note,))).endswith("--include/--exclude left no tensor to compare")
+
+
+def test_a_recording_against_weights() -> None:
+    leftovers = (leftover(REFERENCE, "x:output"), leftover(CANDIDATE, "w"))
+    result = comparison(reference=side("a.nnrec", "recording"), leftovers=leftovers)
+    (note,) = [note for note in summary.list_notes(result) if "a recording holds what layers computed" in note]
     assert "nndiff diff REF.nnrec MODEL --ckpt FILE" in note
 
 
-def test_recordings_that_kept_too_little(tmp_path: Path) -> None:
-    one, other = (
-        recorded(tmp_path / name, "x", value=value, keep="digest") for name, value in (("a", 1.0), ("b", 2.0))
-    )
-    result = compare(one, other)
-    assert wording.headline(result) == "nothing compared: not one element of 1 pair could be compared"
-    assert next(wording.notes(result)).endswith("record again with --keep full or sketch")
+def test_recordings_that_kept_too_little() -> None:
+    result = recording_of(site("x:output", Verdict.NOT_COMPARED, metrics=None))
+    assert summary.headline(result) == "nothing compared: no element of 1 pair could be compared"
+    assert next(summary.list_notes(result)).endswith("record again with --keep full or sketch")
+
+
+def test_only_inputs_were_compared() -> None:
+    result = recording_of(site("(model):model_input.0"))
+    assert summary.headline(result).endswith("only the inputs of the models have partners, nothing they computed")
+
+
+def test_outputs_that_could_not_be_recorded() -> None:
+    meta = {"not_recorded": {"(model):output": "an object of class Image"}}
+    result = recording_of(site("fc:output"), candidates=(side(PORT, "recording", meta=meta),))
+    assert result.exit_code == 1
+    assert summary.headline(result).endswith("1 final output not compared")
+    notes = list(summary.list_notes(result))
+    assert "not compared: (model):output is an object of class Image in the candidate" in notes
+    assert notes[0].endswith("leave them out with --exclude '(model):output'")
 
 
 @pytest.mark.parametrize("report", ["terminal", "md", "html"])
-def test_what_was_recorded_is_never_called_parameters(report: str, tmp_path: Path) -> None:
-    result = compare(recorded(tmp_path / "a", "x"), recorded(tmp_path / "b", "y", slot="recompute"))
-    text = get_report(report).render(result, ReportOptions(width=100, color=False))
-    assert "12 elements" in text
-    assert "12 parameters" not in text
+def test_what_was_recorded_is_never_called_parameters(report: str) -> None:
+    text = get_report(report).render(recordings_without_a_common_layer(), ReportOptions(width=100, color=False))
+    assert "1,234,567 elements" in text
+    assert "1,234,567 parameters" not in text
     assert "trainable" not in text
 
 
-def test_weights_are_parameters_still(tmp_path: Path) -> None:
-    result = compare(recorded(tmp_path / "a", "x"), saved(tmp_path / "w.npz"))
+def test_weights_are_parameters_still() -> None:
+    result = comparison(leftovers=(leftover(REFERENCE, "x"),), reference=recording().reference)
     text = get_report("terminal").render(result, ReportOptions(width=100, color=False))
-    assert "3 parameters  3 trainable" in text
+    assert "1,234,567 parameters  1,200,000 trainable" in text

@@ -57,7 +57,7 @@ def test_a_device_is_written_and_not_replaced() -> None:
         ("markdown:x.md", UsageError, "did you mean 'md'?"),
         ("xml", UsageError, "did you mean 'junit'?"),
         ("result.html", UsageError, "did you mean html:result.html?"),
-        ("zebra", UsageError, "known are terminal, json, csv, md, junit, html"),
+        ("zebra", UsageError, "the formats are terminal, json, csv, md, junit, html"),
         ("json:", UsageError, "no path after the colon"),
         ("json:{}", ReportError, "it is a folder"),
         ("json:{}/no/x.json", ReportError, "there is no folder"),

@@ -76,7 +76,7 @@ def _make_rows(comparison: Comparison, candidate: str) -> Iterator[dict[str, str
 def _tell_divergence(comparison: Comparison) -> str:
     for divergence in wording.describe_divergences(comparison):
         return f"first divergence: {divergence.why}" + (f" ({divergence.what})" if divergence.what else "")
-    return "only one side returns this output"
+    return "; ".join(wording.list_extra_outputs(comparison))
 
 
 def _make_other_row(candidate: str, first: FirstDivergence, text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import format_shape
 from nndiff.result import Comparison, FirstDivergence, Leftover, Pair, Side
 from nndiff.text import printable
@@ -63,15 +63,15 @@ def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
             first_case = _make_case(label, printable(first.name))
         _fail_first_divergence(comparison, first_case, first)
         cases.insert(0, first_case)
-    for name, sentence in wording.list_unread_outputs(comparison):
+    for name, sentence in summary.list_unread_outputs(comparison):
         cases.append(_make_case(label, f"{name} is compared", ERROR, "not compared", sentence))
     if comparison.outcome is Outcome.NOTHING:
-        headline = wording.headline(comparison)
+        headline = summary.headline(comparison)
         cases.append(_make_case(label, "something is compared", ERROR, "nothing compared", headline))
     suite.extend(cases)
     passed = comparison.exit_code == 0
     if not passed and not (suite.findall(".//failure") or suite.findall(".//error")):
-        headline = wording.headline(comparison)
+        headline = summary.headline(comparison)
         suite.append(_make_case(label, "the whole agrees", FAILURE, headline, headline))
     suite.attrib.update(_count_cases(suite))
     ET.SubElement(suite, "system-out").text = _summarise(comparison)
@@ -115,7 +115,7 @@ def _fail_first_divergence(comparison: Comparison, case: ET.Element, first: Firs
     if trouble is not None:
         case.remove(trouble)
     name = printable(first.name)
-    message = f"first divergence: {name}: only one side returns this output"
+    message = "; ".join(wording.list_extra_outputs(comparison))
     for divergence in wording.describe_divergences(comparison):
         what = f" ({divergence.what})" if divergence.what else ""
         message = f"first divergence: {name}{what}: {wording.end_sentence(divergence.why)}"
@@ -180,11 +180,12 @@ def _make_leftover_case(
 
 def _summarise(comparison: Comparison) -> str:
     """Return the headline, the first divergence and the findings."""
-    lines = [wording.headline(comparison)]
+    lines = [summary.headline(comparison)]
     for divergence in wording.describe_divergences(comparison):
         what = f" ({divergence.what})" if divergence.what else ""
         lines.append(f"first divergence: {divergence.name}{what}: {divergence.why}")
         lines += [f"{label}: {text}" for label, text in divergence.facts]
+    lines += wording.list_extra_outputs(comparison)
     for finding in comparison.findings:
         where = ", ".join(printable(name) for name in finding.where)
         lines.append(f"finding: {wording.tell_finding(finding)}" + (f" Where: {where}." if where else ""))

@@ -100,7 +100,7 @@ class RecordingView:
     pairs: tuple[Pair, ...]
     leftovers: tuple[Leftover, ...]
     first: FirstDivergence | None
-    summary: RecordingSummary
+    counts: RecordingSummary
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -144,14 +144,9 @@ class RecordingView:
         """Return the tensors of one side that the other never came to: its recording was cut off."""
         return tuple(leftover for leftover in self.leftovers if leftover.reason is LeftoverReason.UNREACHED)
 
-    @property
-    def has_guesses(self) -> bool:
-        """Return True if a pair in the rows is guessed and does not agree."""
-        return any(is_guess(pair) and not pair.verdict.passed for row in self.rows for pair in row.pairs)
-
     def share_of_scale(self, pair: Pair) -> float | None:
         """Return the largest difference of a gradient as a share of the largest gradient of all."""
-        scale = self.summary.gradient_scale
+        scale = self.counts.gradient_scale
         return pair.metrics.max_abs / scale if pair.metrics and scale else None
 
 
@@ -165,7 +160,7 @@ def view_recordings(comparison: Comparison) -> tuple[RecordingView, ...]:
             pairs=tuple(pairs),
             leftovers=tuple(comparison.leftovers_of(side.label)),
             first=comparison.first_divergences.get(side.label),
-            summary=summarise_recording(comparison, side.label),
+            counts=summarise_recording(comparison, side.label),
         )
         views.append(view)
     return tuple(views)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -104,7 +104,7 @@ def _format_title(text: str, comparison: Comparison, view: RecordingView) -> Ite
 
 
 def _format_headline(comparison: Comparison) -> str:
-    return f"**{wording.OUTCOME_SIGNS[comparison.outcome]} nndiff: {escape_text(wording.headline(comparison))}**"
+    return f"**{wording.OUTCOME_SIGNS[comparison.outcome]} nndiff: {escape_text(summary.headline(comparison))}**"
 
 
 def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -118,17 +118,13 @@ def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[s
         for label, text in divergence.facts:
             as_code = label in ("source", "settings")
             yield f"> - {label}: {format_code(text) if as_code else escape_text(text)}"
-    if wording.shows_layers(comparison):
-        for view in view_recordings(comparison):
-            extra = wording.describe_extra_outputs(comparison, view)
-            if extra:
-                against = f", against {format_code(view.candidate.label)}" if len(comparison.candidates) > 1 else ""
-                yield from ("", f"Extra outputs: {escape_text(extra)}{against}")
 
 
 def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     for finding in comparison.findings:
         yield _format_finding(finding, len(comparison.candidates) > 1)
+    for sentence in wording.list_extra_outputs(comparison):
+        yield f"- **extra outputs**: {escape_text(sentence)}"
 
 
 def _format_finding(finding: Finding, many: bool) -> str:
@@ -160,8 +156,8 @@ def _show_facts(comparison: Comparison, options: ReportOptions) -> Iterator[str]
     if comparison.pairs:
         yield f"- {wording.tally_verdicts(comparison.totals)}"
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield f"- passes at: {format_code(wording.describe_passing(comparison))}"
-    for note in wording.list_notes(comparison):
+        yield f"- passes at: {format_code(summary.describe_passing(comparison))}"
+    for note in summary.list_notes(comparison):
         yield f"- note: {escape_text(cut_middle(note))}"
 
 
@@ -195,18 +191,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator
 def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
     many = len(comparison.candidates) > 1
-    titles = (
-        "verdict",
-        "tensor",
-        "candidate",
-        "max abs:",
-        "max rel:",
-        "out:",
-        "shape",
-        "dtype",
-        "matched by",
-        "remark",
-    )
+    titles = ["verdict", "tensor", "candidate", "max abs:", "max rel:", "out:", "shape", "dtype", "matched by"]
     rows = []
     for pair in shown:
         rows.append(
@@ -260,12 +245,12 @@ def _show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[
 def _show_summary(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     for view in view_recordings(comparison):
         yield from _format_title("Summary", comparison, view)
-        yield f"- output: {escape_text(wording.describe_outputs(view))}"
-        for rate in view.summary.rates:
-            yield f"- {wording.label_rate(rate).replace('_', ' ')}: {escape_text(wording.describe_rate(rate))}"
+        yield f"- output: {escape_text(summary.describe_outputs(view))}"
+        for rate in view.counts.rates:
+            yield f"- {summary.label_rate(rate).replace('_', ' ')}: {escape_text(summary.describe_rate(rate))}"
         if view.unreached:
-            yield f"- cut off: {escape_text(wording.describe_cut_off(view))}"
-        good, text = wording.close_summary(comparison, view)
+            yield f"- cut off: {escape_text(summary.describe_cut_off(view))}"
+        good, text = summary.close_summary(comparison, view)
         yield f"- {'✓' if good else '✗'} {escape_text(cut_middle(text))}"
 
 
@@ -299,7 +284,7 @@ def _show_layers(comparison: Comparison, options: ReportOptions) -> Iterator[str
         if not view.rows:
             continue
         yield from _format_title("Layers", comparison, view)
-        yield wording.count_layers(view)
+        yield summary.count_layers(view)
         if all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows) and not options.verbose:
             continue
         shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
@@ -364,7 +349,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[
             )
         yield from _format_table(titles, rows)
         yield ""
-        yield f"The scale: the largest of all gradients is {format_number(view.summary.gradient_scale)}."
+        yield f"The scale: the largest of all gradients is {format_number(view.counts.gradient_scale)}."
         yield from _format_hidden(len(unequal) - len(shown))
 
 

@@ -107,7 +107,7 @@ def _draw_series(direction: str, rows: Sequence[Row], pairs: Sequence[Pair | Non
         places.append(f"{x:.1f},{y:.1f}")
         radius = 1.6 if pair.verdict.passed or is_guess(pair) else 3
         name = html.escape(printable(label, 120))
-        text = f"{name} {direction}: {describe_verdict(pair)[2:]}, max abs {format_number(_measure(pair))}"
+        text = f"{name} {direction}: {describe_verdict(pair)[2:]}, max abs {format_number(measure_max_abs(pair))}"
         points.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"><title>{text}</title></circle>')
     if places:
         yield f'<g class="{direction}"><polyline points="{" ".join(places)}"/>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary
 from nndiff.result import Comparison
 from nndiff.verdict import Outcome
 
@@ -27,7 +27,7 @@ class TerminalReport:
             from nndiff.reports.terminal_sections import render_sections
 
             return render_sections(comparison, options)
-        verdict, status = wording.verdict_line(comparison)
+        verdict, status = summary.verdict_line(comparison)
         if not options.color:
             return f"{verdict}{status}\n"
         return f"{_BOLD[comparison.outcome]}{verdict}{_PLAIN}{_DIM}{status}{_PLAIN}\n"

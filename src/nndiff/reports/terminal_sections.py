@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -100,10 +100,10 @@ def get_printed(console: Console) -> str:
     return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
 
 
-def _format_entry(label: str, text: str | Text, indent: int = 2) -> RenderableType:
+def _format_entry(label: str, text: str | Text, indent: int = 2, label_width: int = _LABEL_WIDTH) -> RenderableType:
     """Return a labelled line that wraps under itself."""
     table = Table.grid(padding=0)
-    table.add_column(width=_LABEL_WIDTH + indent, no_wrap=True)
+    table.add_column(width=label_width + indent, no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text(" " * indent + label, "dim"), Text(text) if isinstance(text, str) else text)
     return table
@@ -128,7 +128,7 @@ def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
 
 
 def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    verdict, status = wording.verdict_line(comparison)
+    verdict, status = summary.verdict_line(comparison)
     style = f"bold {_OUTCOME_STYLES[comparison.outcome]}"
     yield Text(verdict, style).append(status, "not bold default dim")
     for divergence in wording.describe_divergences(comparison):
@@ -137,13 +137,10 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
             title.append(f"  {shorten(divergence.what, 3 * width)}", "not bold")
         yield _format_entry(f"{_FIRST_MARK} first at", title)
         yield _format_entry("why", shorten(divergence.why, 4 * width))
-    if wording.shows_layers(comparison):
-        for view in view_recordings(comparison):
-            extra = wording.describe_extra_outputs(comparison, view)
-            if extra:
-                yield _format_entry("extra", extra + _name_candidate(comparison, view))
     for finding in comparison.findings:
         yield from _show_finding(finding, len(comparison.candidates) > 1, width)
+    for sentence in wording.list_extra_outputs(comparison):
+        yield _format_entry("extra", sentence)
 
 
 def _show_finding(finding: Finding, many: bool, width: int) -> Iterator[RenderableType]:
@@ -234,8 +231,8 @@ def _show_facts(comparison: Comparison, options: ReportOptions, width: int) -> I
     if rules:
         yield _format_entry("rules", rules)
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield _format_entry("passes at", wording.describe_passing(comparison))
-    for note in wording.list_notes(comparison):
+        yield _format_entry("passes at", summary.describe_passing(comparison))
+    for note in summary.list_notes(comparison):
         yield _format_entry("note", shorten(note, 4 * width))
 
 
@@ -395,7 +392,7 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
     for view in view_recordings(comparison):
         if not view.rows:
             continue
-        yield _format_entry("layers", wording.count_layers(view) + _name_candidate(comparison, view))
+        yield _format_entry("layers", summary.count_layers(view) + _name_candidate(comparison, view))
         if not options.verbose and all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows):
             continue
         shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
@@ -415,9 +412,9 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
         yield from format_table(columns, rows, width)
         if any(isinstance(row, Gap) for row in shown):
             yield Text("  more layers: use --top or --verbose", "dim")
-        if view.has_guesses:
-            note = f"paired only by a guess; {wording.GUESS_NOTE}"
-            yield _format_entry(wording.GUESS_SIGN, Text(f"{note}. Evidence, not a failure.", "dim"))
+        guesses = wording.describe_guesses(view)
+        if guesses:
+            yield _format_entry(f"{wording.GUESS_SIGN} guess", Text(f"{guesses} (evidence, not a failure)", "dim"))
 
 
 def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cell]:
@@ -496,7 +493,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
             )
         if rows:
             yield from format_table(columns, rows, width)
-            scale = f"the largest of all gradients is {format_number(view.summary.gradient_scale)}"
+            scale = f"the largest of all gradients is {format_number(view.counts.gradient_scale)}"
             yield _format_entry("scale", Text(scale, "dim"))
         if len(shown) < len(unequal):
             yield _format_hidden(len(unequal) - len(shown))
@@ -539,14 +536,15 @@ def _show_summary(comparison: Comparison, options: ReportOptions, width: int) ->
     for view in view_recordings(comparison):
         if len(comparison.candidates) > 1:
             yield _format_entry("summary", printable(view.candidate.label))
-        style = "red" if view.summary.outputs_agree is False else ""
-        yield _format_entry("output", Text(wording.describe_outputs(view), style))
-        for rate in view.summary.rates:
-            yield _format_entry(wording.label_rate(rate), wording.describe_rate(rate))
+        style = "red" if view.counts.outputs_agree is False else ""
+        yield _format_entry("output", Text(summary.describe_outputs(view), style))
+        for rate in view.counts.rates:
+            yield _format_entry(summary.label_rate(rate), summary.describe_rate(rate))
         if view.unreached:
-            yield _format_entry("cut off", Text(wording.describe_cut_off(view), "red"))
-        good, text = wording.close_summary(comparison, view)
-        yield Text(f"  {'✓' if good else '✗'} {shorten(text, 4 * width)}", "bold green" if good else "bold red")
+            yield _format_entry("cut off", Text(summary.describe_cut_off(view), "red"))
+        good, text = summary.close_summary(comparison, view)
+        closing = Text(shorten(text, 4 * width), "bold green" if good else "bold red")
+        yield _format_entry("✓" if good else "✗", closing, label_width=2)
 
 
 # What a report is made of, in order; a section with nothing to say yields nothing.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from string import Template
 
-from nndiff.reports import ReportOptions, wording
+from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -152,19 +152,15 @@ def _format_title(text: str, comparison: Comparison, label: str) -> str:
 
 def _show_headline(comparison: Comparison) -> Iterator[str]:
     sign, kind = wording.OUTCOME_SIGNS[comparison.outcome], _css_class(comparison.outcome)
-    yield f'<h1 class="{kind}">{sign} {escape_html(wording.headline(comparison))}</h1>'
+    yield f'<h1 class="{kind}">{sign} {escape_html(summary.headline(comparison))}</h1>'
     for divergence in wording.describe_divergences(comparison):
         what = f" <span>{escape_html(divergence.what)}</span>" if divergence.what else ""
         name = escape_html(divergence.name)
         yield f'<div class="parting"><p>First divergence at <strong><code>{name}</code></strong>{what}</p>'
         yield from _format_facts([("why", divergence.why), *divergence.facts])
         yield "</div>"
-    if wording.shows_layers(comparison):
-        for view in view_recordings(comparison):
-            extra = wording.describe_extra_outputs(comparison, view)
-            if extra:
-                against = f" ({escape_html(view.candidate.label, 120)})" if len(comparison.candidates) > 1 else ""
-                yield f"<p>Extra outputs: {escape_html(extra)}{against}</p>"
+    for sentence in wording.list_extra_outputs(comparison):
+        yield f"<p>Extra outputs: {escape_html(sentence)}</p>"
 
 
 def _show_findings(comparison: Comparison) -> Iterator[str]:
@@ -207,8 +203,8 @@ def _show_facts(comparison: Comparison) -> Iterator[str]:
     if wording.describe_rules(comparison):
         facts.append(("rules", wording.describe_rules(comparison)))
     if comparison.pairs and comparison.outcome is not Outcome.IDENTICAL:
-        facts.append(("passes at", wording.describe_passing(comparison)))
-    facts += [("note", note) for note in wording.list_notes(comparison)]
+        facts.append(("passes at", summary.describe_passing(comparison)))
+    facts += [("note", note) for note in summary.list_notes(comparison)]
     yield from _format_facts(facts)
 
 
@@ -378,12 +374,12 @@ def _show_summary(comparison: Comparison) -> Iterator[str]:
     """Yield the match rates and where things stand."""
     for view in view_recordings(comparison):
         yield _format_title("Summary", comparison, view.candidate.label)
-        facts = [("output", wording.describe_outputs(view)), ("layers", wording.count_layers(view))]
-        facts += [(wording.label_rate(rate), wording.describe_rate(rate)) for rate in view.summary.rates]
+        facts = [("output", summary.describe_outputs(view)), ("layers", summary.count_layers(view))]
+        facts += [(summary.label_rate(rate), summary.describe_rate(rate)) for rate in view.counts.rates]
         if view.unreached:
-            facts.append(("cut off", wording.describe_cut_off(view)))
+            facts.append(("cut off", summary.describe_cut_off(view)))
         yield from _format_facts(facts)
-        good, text = wording.close_summary(comparison, view)
+        good, text = summary.close_summary(comparison, view)
         yield f'<p class="{"identical" if good else "different"}">{"✓" if good else "✗"} {escape_html(text)}</p>'
 
 
@@ -471,7 +467,7 @@ def _show_gradients(comparison: Comparison) -> Iterator[str]:
         if not view.parameter_gradients:
             continue
         yield "<section>" + _format_title("Parameter gradients", comparison, view.candidate.label)
-        scale = format_number(view.summary.gradient_scale)
+        scale = format_number(view.counts.gradient_scale)
         yield f'<p class="soft">Relative to the scale: the largest of all gradients is {scale}.</p>'
         yield _format_tools("parameter")
         numbers = _number_columns("max abs", "rel to scale", "cosine", "out")

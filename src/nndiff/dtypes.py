@@ -31,16 +31,16 @@ class DType:
 
     @property
     def exact(self) -> bool:
-        """Tell whether values are whole numbers that must agree exactly."""
+        """Return True if values must agree exactly: integers, booleans and opaque bytes."""
         return self.kind in ("int", "bool", "opaque")
 
     def decode(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """Return the numbers behind raw elements, in a NumPy type that holds them exactly."""
+        """Return raw elements as numbers, in a NumPy type that holds them exactly."""
         if self.name == "bfloat16":
             widened: NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
             return widened.view(np.float32)
         if self.name in _FLOAT8:
-            return np.take(_float8_table(self.name), raw)
+            return np.take(_build_float8_table(self.name), raw)
         return raw
 
 
@@ -55,7 +55,7 @@ _FLOAT8: dict[str, tuple[int, int, int, str]] = {
 
 
 @cache
-def _float8_table(name: str) -> NDArray[np.float32]:
+def _build_float8_table(name: str) -> NDArray[np.float32]:
     """Return the 256 values of a float8 kind, by its bit layout."""
     exponent_bits, mantissa_bits, bias, special = _FLOAT8[name]
     codes = np.arange(256)
@@ -80,13 +80,17 @@ def _float8_table(name: str) -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
-def _table() -> dict[str, DType]:
+def _build_dtypes() -> dict[str, DType]:
     rows: list[tuple[str, str, Kind]] = [
         ("float64", "<f8", "float"),
         ("float32", "<f4", "float"),
         ("float16", "<f2", "float"),
         ("bfloat16", "<u2", "float"),
-        *((name, "u1", "float") for name in _FLOAT8),
+        ("float8_e4m3fn", "u1", "float"),
+        ("float8_e5m2", "u1", "float"),
+        ("float8_e4m3fnuz", "u1", "float"),
+        ("float8_e5m2fnuz", "u1", "float"),
+        ("float8_e8m0fnu", "u1", "float"),
         ("int64", "<i8", "int"),
         ("int32", "<i4", "int"),
         ("int16", "<i2", "int"),
@@ -102,14 +106,14 @@ def _table() -> dict[str, DType]:
     return {name: DType(name, np.dtype(storage), kind) for name, storage, kind in rows}
 
 
-DTYPES: dict[str, DType] = _table()
+DTYPES: dict[str, DType] = _build_dtypes()
 
 
 def opaque(name: str) -> DType:
-    """Return a type whose elements are single bytes nndiff compares but does not interpret."""
+    """Return a type whose elements are single bytes that nndiff compares but does not interpret."""
     return DType(name, np.dtype("u1"), "opaque")
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType | None:
-    """Return the element type of a NumPy (or ml_dtypes) dtype, or None where there is none."""
+    """Return the element type of a NumPy (or ml_dtypes) dtype, or None if nndiff has none for it."""
     return DTYPES.get(dtype.name)

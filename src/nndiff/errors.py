@@ -1,11 +1,11 @@
-"""What can go wrong, and the exit status each trouble ends with.
+"""Every error that nndiff raises on purpose, with the exit status of the command line.
 
 NndiffError                 the root: everything nndiff raises on purpose (exit 2)
 ├── UsageError              the call itself makes no sense
-├── SourceError             a file or object cannot be read; names it and the trouble
-│   ├── DamagedError        elements are no longer what was recorded
-│   └── UnsafeFileError     reading on would take too much memory, disk or trust
-├── AlignmentError          rules that cannot be applied to these names
+├── SourceError             a file or object cannot be read; names it and says why
+│   ├── DamagedError        a recording has changed since it was written
+│   └── UnsafeFileError     reading it would take too much memory, disk or trust
+├── AlignmentError          naming rules do not fit these names
 ├── ReportError             a report cannot be written or read back
 ├── ModelError              a model cannot be built, fed or run
 └── MissingExtraError       an optional package is needed; carries the pip line
@@ -36,15 +36,15 @@ class SourceError(NndiffError):
 
 
 class DamagedError(SourceError):
-    """Say that elements of a recording are no longer what was recorded."""
+    """Say that a recording has changed since it was written."""
 
 
 class UnsafeFileError(SourceError):
-    """Say that reading on would take more memory, disk or trust than the file deserves."""
+    """Say that reading a file would take too much memory, disk or trust."""
 
 
 class AlignmentError(NndiffError):
-    """Say that naming rules cannot be applied."""
+    """Say that naming rules do not fit the names."""
 
 
 class ReportError(NndiffError):

@@ -1,4 +1,4 @@
-"""Files as windows: bounded, checked byte ranges that are read without loading the whole."""
+"""Files as windows: bounded, checked byte ranges that are read without loading the file."""
 
 from __future__ import annotations
 
@@ -10,26 +10,43 @@ import stat
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Protocol
 
 from nndiff.errors import SourceError
 
 _SHORTER = "became shorter while it was being read"
 
 
-def _open_at_once() -> int:
-    """Return how many files are kept open: a folder may hold ten thousand, a process may open a thousand, or a few."""
+def _choose_open_limit() -> int:
+    """Return how many files stay open: a folder may hold ten thousand, a process may open a thousand, or a few."""
     try:
         import resource
     except ImportError:  # not on Windows
         return 128
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 128 if most < 0 else max(4, min(128, most // 4))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 128 if limit < 0 else max(4, min(128, limit // 4))
 
 
-OPEN_AT_ONCE = _open_at_once()
+OPEN_AT_ONCE = _choose_open_limit()
+
+
+class GuardedPages(Protocol):
+    """Be the mapped bytes of a file that may be cut while they are read: zeros stand in for what is gone."""
+
+    def trouble(self) -> int:
+        """Return 0 if all went well, -1 if the file ended, else an errno."""
+
+
+MapPages = Callable[[int, int, int], GuardedPages]  # of a file descriptor, from the first byte up to the last
+_map_guarded: MapPages | None = None
+
+
+def set_page_mapper(map_pages: MapPages) -> None:
+    """Let files be mapped in a way that survives a file being cut, if this raises neither ImportError nor OSError."""
+    global _map_guarded
+    _map_guarded = map_pages
 
 
 class OpenFile:
@@ -43,8 +60,8 @@ class OpenFile:
 
 
 _cache: OrderedDict[int, OpenFile] = OrderedDict()
-_watches: list[dict[int, RegularFile]] = []  # what was opened while somebody asks for that
-_lock = threading.RLock()  # of the kind that can be taken twice: a collection inside it may end a RegularFile
+_watches: list[dict[int, RegularFile]] = []  # the files opened inside each `unchanged()`
+_lock = threading.RLock()  # reentrant: a garbage collection inside it may delete a RegularFile
 
 
 class RegularFile:
@@ -55,11 +72,11 @@ class RegularFile:
         try:
             info = os.stat(path)
         except OSError as error:
-            raise SourceError(path, _reason(error)) from None
+            raise SourceError(path, _describe_os_error(error)) from None
         except ValueError:
             raise SourceError(path.replace("\0", "\\0"), "not a file name") from None
         if not stat.S_ISREG(info.st_mode):
-            raise SourceError(path, f"not a regular file but {_kind_of(info.st_mode)}")
+            raise SourceError(path, f"not a regular file but {_describe_file_kind(info.st_mode)}")
         self.size = info.st_size
         self._identity = (info.st_dev, info.st_ino)
         self._changed = info.st_mtime_ns
@@ -69,32 +86,32 @@ class RegularFile:
         with _lock:
             for watch in _watches:
                 watch[id(self)] = self
-            found = _cache.get(id(self)) or self._open()
-            _cache[id(self)] = found
+            opened = _cache.get(id(self)) or self._open_again()
+            _cache[id(self)] = opened
             _cache.move_to_end(id(self))
             while len(_cache) > OPEN_AT_ONCE:
                 _cache.popitem(last=False)
-        return found
+        return opened
 
-    def _open(self) -> OpenFile:
+    def _open_again(self) -> OpenFile:
         try:
             opened = OpenFile(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except OSError as error:
-            raise SourceError(self.path, _reason(error)) from None
+            raise SourceError(self.path, _describe_os_error(error)) from None
         info = os.fstat(opened.fd)
         if (info.st_dev, info.st_ino) != self._identity:
             raise SourceError(self.path, "the file was replaced while it was being read")
         return opened
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was written to since it was first looked at: what was read may never have been."""
+        """Refuse a file that was written to since it was first looked at: what was read may mix two states."""
         try:
             info = os.stat(self.path)
         except OSError:
-            return  # gone by name: what was open stayed as it was
+            return  # deleted or renamed: what is open has not changed
         is_same = (info.st_dev, info.st_ino) == self._identity
         if is_same and (info.st_size, info.st_mtime_ns) != (self.size, self._changed):
-            raise SourceError(self.path, "was changed while it was being read; compare it when nobody writes to it")
+            raise SourceError(self.path, "was changed while it was being read; compare it when nothing writes to it")
 
     def __del__(self) -> None:
         if _cache is not None:  # None while the interpreter shuts down
@@ -103,7 +120,7 @@ class RegularFile:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Read files inside of this; when that went well, check that none of them was written to meanwhile."""
+    """Check, after the block, that no file read inside it was written to meanwhile."""
     opened: dict[int, RegularFile] = {}
     with _lock:
         _watches.append(opened)
@@ -117,7 +134,7 @@ def unchanged() -> Iterator[None]:
 
 
 class TemporaryFile(RegularFile):
-    """Hold bytes that had to be decompressed, on disk, gone with the last user."""
+    """Hold decompressed bytes on disk, deleted with the last user."""
 
     def __init__(self, origin: str) -> None:
         self.path = origin
@@ -126,7 +143,7 @@ class TemporaryFile(RegularFile):
             fd, name = tempfile.mkstemp(prefix="nndiff-")
             os.unlink(name)
         except OSError as error:
-            raise SourceError(origin, f"cannot be unpacked: {_reason(error)}") from None
+            raise SourceError(origin, f"cannot be unpacked: {_describe_os_error(error)}") from None
         self._opened = OpenFile(fd)
 
     def open(self) -> OpenFile:
@@ -140,7 +157,7 @@ class TemporaryFile(RegularFile):
                 chunk = chunk[os.pwrite(self._opened.fd, chunk, self.size) :]
                 self.size = os.fstat(self._opened.fd).st_size
         except OSError as error:
-            raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
+            raise SourceError(self.path, f"cannot be unpacked: {_describe_os_error(error)}") from None
 
     def reserve(self, size: int) -> None:
         """Grow to a size, so that the bytes can be written in any order."""
@@ -149,7 +166,7 @@ class TemporaryFile(RegularFile):
             if size and hasattr(os, "posix_fallocate"):  # a full disk is better met here than while writing
                 os.posix_fallocate(self._opened.fd, 0, size)
         except OSError as error:
-            raise SourceError(self.path, f"cannot be unpacked: {_reason(error)}") from None
+            raise SourceError(self.path, f"cannot be unpacked: {_describe_os_error(error)}") from None
         self.size = size
 
     def mapped(self) -> mmap.mmap:
@@ -190,7 +207,7 @@ class Window:
 
     def read(self, start: int, size: int) -> bytes:
         """Return exactly these bytes."""
-        self._check(start, size)  # before memory is taken for a size that a file only claims
+        self._check_range(start, size)  # before memory is taken for a size that a file only claims
         buffer = bytearray(size)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
@@ -201,20 +218,20 @@ class Window:
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill a buffer from here, or say that the file ended."""
-        self._check(start, len(buffer))
+        self._check_range(start, len(buffer))
         opened = self.file.open()
         position = self.start + start
         while buffer:
             try:
                 count = os.preadv(opened.fd, [buffer], position)
             except OSError as error:
-                raise SourceError(self.path, _reason(error)) from None
+                raise SourceError(self.path, _describe_os_error(error)) from None
             if count == 0:
                 raise SourceError(self.path, _SHORTER)
             buffer = buffer[count:]
             position += count
 
-    def _check(self, start: int, size: int) -> None:
+    def _check_range(self, start: int, size: int) -> None:
         if start < 0 or size < 0 or start + size > self.size:
             raise SourceError(self.path, f"ends after {self.size} bytes, {start + size} are claimed")
 
@@ -224,35 +241,32 @@ class Window:
             yield self.read(start, min(size, self.size - start))
 
     def pages(self, start: int = 0) -> Any:
-        """Map the window from here to its end, for as long as what is returned is held; then ask check_pages().
+        """Map the window from here to its end, while the result is referenced; call check_pages() after reading.
 
-        A file that is cut ends the process that reads its pages, unless the native engine is there to stand in.
+        A file that is cut while its pages are read ends the process, unless a page mapper was set.
         """
         opened = self.file.open()
         first, stop = self.start + start, self.start + self.size
-        try:
-            from nndiff.stats._native import Pages
-
-            return Pages(opened.fd, first, stop)
-        except (ImportError, OSError):
-            pass
+        if _map_guarded is not None:
+            with suppress(ImportError, OSError):
+                return _map_guarded(opened.fd, first, stop)
         skew = first % mmap.ALLOCATIONGRANULARITY
         try:
             plain = mmap.mmap(opened.fd, stop - first + skew, access=mmap.ACCESS_READ, offset=first - skew)
         except ValueError:
             raise SourceError(self.path, _SHORTER) from None
         except OSError as error:
-            raise SourceError(self.path, _reason(error)) from None
+            raise SourceError(self.path, _describe_os_error(error)) from None
         return memoryview(plain)[skew:]
 
     def check_pages(self, pages: Any) -> None:
-        """Refuse what was read of pages if the file was cut meanwhile: zeros stood in for the rest."""
+        """Refuse what was read from pages if the file was cut meanwhile: zeros stood in for what was gone."""
         if isinstance(pages, memoryview):
             trouble = -1 if os.fstat(self.file.open().fd).st_size < self.start + self.size else 0
         else:
             trouble = pages.trouble()
         if trouble:
-            raise SourceError(self.path, why_unread(trouble))
+            raise SourceError(self.path, describe_read_error(trouble))
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""
@@ -284,25 +298,23 @@ class _WindowIO(io.RawIOBase):
         return count
 
 
-def why_unread(code: int) -> str:
-    """Return what the native engine means by the number of a failed read: -1 for a file that ended, else an errno."""
+def describe_read_error(code: int) -> str:
+    """Return what the number of a failed read means: -1 for a file that ended, else an errno."""
     if code == errno.EIO:
         return "could not be read: it was cut and written again meanwhile, or the disk fails"
     return _SHORTER if code < 0 else os.strerror(code).lower()
 
 
-def _reason(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _kind_of(mode: int) -> str:
-    for test, name in (
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a named pipe"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-    ):
-        if test(mode):
-            return name
-    return "something else"
+def _describe_file_kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")

@@ -22,17 +22,20 @@ _LAST_DIGITS = 1 + 2**-40  # needed_tolerance and max_rel are known to a last di
 class Metrics:
     """Hold every number of one pair.
 
-    With r the reference, c the candidate and d = c - r. Numbers of a pair (d, products) are over
-    the elements that are finite on both sides; numbers of one side (mean, std, min, max) over the
-    elements finite on that side. NaN stands for "undefined" (no such element, no variance). Complex
-    numbers: maxima, percentiles and tolerance use the modulus; means, stds, min and max are those of
-    the modulus (of d: the modulus of d); cosine and correlation take a complex number as two real ones.
-    Equal sides have cosine and correlation 1, constant ones too; else both are NaN where a side has no
-    length or no variance. Squares that float64 cannot hold are summed on another scale: a root of them is
-    right, a mean of them (mse) may be 0 or inf. Only a |d| beyond float64 is inf, and makes all of d so or NaN.
-    Whole numbers beyond 2^53 keep every digit in d; elsewhere they are rounded to float64. Sums are made in float64;
-    of bfloat16 pairs above 2^22 elements, sixteen at a time are added in float32 first, which is exact but where some
-    are far smaller than others: some 1e-8 of a sum of moduli or squares are lost there, never more than 1e-6.
+    Let r be the reference, c the candidate and d = c - r. Numbers of the pair (d, products) are over the elements
+    that are finite on both sides, numbers of one side (mean, std, min, max) over the elements finite on that side.
+    NaN stands for "undefined": no such element, no variance.
+
+    Complex numbers: maxima, percentiles and tolerance use the modulus; means, stds, min and max are those of the
+    modulus (for d: the modulus of d); cosine and correlation take a complex number as two real ones.
+
+    Equal sides have cosine and correlation 1, even if they are constant; otherwise both are NaN where a side has no
+    length or no variance. Squares that float64 cannot hold are summed on another scale: their root is right, their
+    mean (mse) may be 0 or inf. Only a |d| beyond float64 is inf, and makes every number of d inf or NaN.
+
+    Integers beyond 2^53 keep every digit in d and are rounded to float64 elsewhere. Sums are made in float64. For
+    bfloat16 pairs of more than 2^22 elements, sixteen elements at a time are first added in float32: that is exact
+    unless some are far smaller than others, and then loses about 1e-8 of a sum of moduli or squares, at most 1e-6.
     """
 
     count: int  # elements

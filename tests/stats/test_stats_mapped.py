@@ -204,6 +204,19 @@ other[10]
     assert done.returncode == -signal.SIGBUS, done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("module", ["nndiff.sources", "nndiff.recording.reader", "nndiff.stats.numpy_engine"])
+def test_what_maps_files_maps_them_guarded(tmp_path: Path, module: str) -> None:
+    (tmp_path / "f").write_bytes(bytes(100))
+    script = (
+        f"import sys, {module}; from nndiff.files import RegularFile, Window; "
+        "print(type(Window(RegularFile(sys.argv[1])).pages()).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "f")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "Pages\n"
+
+
 def test_pages_tell_how_reading_them_went(tmp_path: Path) -> None:
     from nndiff.stats._native import Pages
 

@@ -48,18 +48,18 @@ def open_npy(path: str) -> Source:
 
 def open_npz(path: str, archive: Zip) -> Source:
     """Open an .npz archive."""
-    tensors, others = [], {}
+    tensors, other_entries = [], {}
     for entry in archive.names:
         if not entry.endswith(".npy"):
-            others[entry] = OtherEntry.of_bytes(archive.size(entry))
+            other_entries[entry] = OtherEntry.of_bytes(archive.size(entry))
             continue
         name = entry.removesuffix(".npy")
         tensor = _read_member(archive, entry, name)
         if tensor is None:
-            others[name] = NOT_NUMBERS
+            other_entries[name] = NOT_NUMBERS
         else:
             tensors.append(tensor)
-    return Source(path, "npz", index_by_name(path, tensors), others=others)
+    return Source(path, "npz", index_by_name(path, tensors), others=other_entries)
 
 
 def _read_member(archive: Zip, entry: str, name: str) -> TensorRef | None:

@@ -22,7 +22,7 @@ _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 
 
 def open_source(value: Any, label: str = "") -> Source:
-    """Open anything that holds named tensors: a path (`FILE::key` chooses a part), a mapping, a module."""
+    """Open anything that holds named tensors: a path (`FILE::key` chooses a part_key), a mapping, a module."""
     if isinstance(value, Source):
         return value
     if callable(getattr(value, "source", None)):  # a Recording
@@ -31,9 +31,9 @@ def open_source(value: Any, label: str = "") -> Source:
         from nndiff.sources.memory import open_memory
 
         return open_memory(value, label)
-    path, part = _split_part(os.fspath(value))
+    path, part_key = _split_part(os.fspath(value))
     try:
-        return _open_folder(path, part) if os.path.isdir(path) else _open_file(path, part)
+        return _open_folder(path, part_key) if os.path.isdir(path) else _open_file(path, part_key)
     except RecursionError:
         raise SourceError(path, "is nested too deep to be read") from None
     except MemoryError:
@@ -42,13 +42,13 @@ def open_source(value: Any, label: str = "") -> Source:
 
 def _split_part(text: str) -> tuple[str, str]:
     """Return path and part of `FILE::key`; a file of exactly that name comes first."""
-    path, separator, part = text.rpartition("::")
+    path, separator, part_key = text.rpartition("::")
     if not separator or os.path.lexists(text):
         return text, ""
-    return path, part
+    return path, part_key
 
 
-def _open_folder(path: str, part: str) -> Source:
+def _open_folder(path: str, part_key: str) -> Source:
     from nndiff.recording.folder import is_recording
     from nndiff.recording.format import EVENTS
     from nndiff.sources import distributed, folder, saved_outputs
@@ -57,14 +57,16 @@ def _open_folder(path: str, part: str) -> Source:
     if is_recording(Path(path)) or os.path.lexists(os.path.join(path, EVENTS)):
         from nndiff.recording.reader import open_recording
 
-        if part:
-            raise SourceError(f"{path}::{part}", f"a recording has no parts; choose tensors with --include '{part}*'")
+        if part_key:
+            raise SourceError(
+                f"{path}::{part_key}", f"a recording has no parts; choose tensors with --include '{part_key}*'"
+            )
         return _open_recorded(open_recording(path))
     if saved_outputs.is_saved_outputs(path):
         return saved_outputs.open_saved_outputs(path)
     if distributed.is_distributed(path):
-        return distributed.open_distributed(path, part)
-    return select_part(folder.open_folder(path, _open_file), part)
+        return distributed.open_distributed(path, part_key)
+    return select_part(folder.open_folder(path, _open_file), part_key)
 
 
 def _open_recorded(recording: Any) -> Source:
@@ -75,42 +77,42 @@ def _open_recorded(recording: Any) -> Source:
     return replace(source, meta={**source.meta, "complete": False})
 
 
-def _open_file(path: str, part: str = "") -> Source:
+def _open_file(path: str, part_key: str = "") -> Source:
     window = Window(RegularFile(path))
     head = window.head(512)
     if b'"nndiff.recording"' in head:
         raise SourceError(path, "is the manifest of a recording; give the folder it is in")
     if looks_like_safetensors(head, window.size):
-        return select_part(open_safetensors(path), part)
+        return select_part(open_safetensors(path), part_key)
     if head[:2] == b"PK":
-        return _open_zip(path, window, part)
+        return _open_zip(path, window, part_key)
     if head[:6] == b"\x93NUMPY":
         from nndiff.sources.arrays import open_npy
 
-        return select_part(open_npy(path), part)
+        return select_part(open_npy(path), part_key)
     if head[:2] == b"\x1f\x8b" or head[257:262] == b"ustar":
         from nndiff.sources.nemo import open_nemo
 
-        return open_nemo(path, part)
+        return open_nemo(path, part_key)
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         from nndiff.sources.torch_file import open_pickle
 
-        return open_pickle(path, part)
-    return _open_by_file_name(path, window, head, part)
+        return open_pickle(path, part_key)
+    return _open_by_file_name(path, window, head, part_key)
 
 
-def _open_zip(path: str, window: Window, part: str) -> Source:
+def _open_zip(path: str, window: Window, part_key: str) -> Source:
     from nndiff.sources.archives import Zip
 
     archive = Zip(window)
     if any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.names):
         from nndiff.sources.torch_file import open_torch_zip
 
-        return open_torch_zip(path, archive, part)
+        return open_torch_zip(path, archive, part_key)
     if any(name.endswith(".npy") for name in archive.names):
         from nndiff.sources.arrays import open_npz
 
-        return select_part(open_npz(path, archive), part)
+        return select_part(open_npz(path, archive), part_key)
     from nndiff.recording.folder import refuse_packed
 
     refuse_packed(path, archive.names)
@@ -118,14 +120,14 @@ def _open_zip(path: str, window: Window, part: str) -> Source:
     raise SourceError(path, f"a zip archive without tensors; it holds {contents}")
 
 
-def _open_by_file_name(path: str, window: Window, head: bytes, part: str) -> Source:
+def _open_by_file_name(path: str, window: Window, head: bytes, part_key: str) -> Source:
     """Open a file whose first bytes are not those of a known format."""
     if head.lstrip()[:1] == b"{":
         from nndiff.sources.folder import open_index
 
-        return select_part(open_index(path, _open_file), part)
+        return select_part(open_index(path, _open_file), part_key)
     if path.endswith(".safetensors"):
-        return select_part(open_safetensors(path), part)
+        return select_part(open_safetensors(path), part_key)
     for magic, trouble in _UNREADABLE_FORMATS.items():
         if head.startswith(magic):
             raise SourceError(path, trouble)
@@ -134,7 +136,7 @@ def _open_by_file_name(path: str, window: Window, head: bytes, part: str) -> Sou
     if path.endswith(_PICKLE_SUFFIXES) and not _looks_like_prose(head):
         from nndiff.sources.torch_file import open_pickle
 
-        return open_pickle(path, part)
+        return open_pickle(path, part_key)
     raise SourceError(path, "not a file of tensors that nndiff knows")
 
 

@@ -48,7 +48,7 @@ def is_distributed(path: str) -> bool:
     return os.path.isfile(os.path.join(path, ".metadata"))
 
 
-def open_distributed(path: str, part: str = "") -> Source:
+def open_distributed(path: str, part_key: str = "") -> Source:
     """Open a distributed checkpoint; chunks are put together when a tensor is read."""
     loaded = load_plain(Window(RegularFile(os.path.join(path, ".metadata"))))
     metadata = _read_fields(path, loaded.root)
@@ -56,7 +56,7 @@ def open_distributed(path: str, part: str = "") -> Source:
     entries = metadata.get("state_dict_metadata")
     if not isinstance(entries, dict):
         raise SourceError(path, _DAMAGED)
-    tensors, others = [], {}
+    tensors, other_entries = [], {}
     for name, entry in entries.items():
         if not isinstance(name, str):
             raise SourceError(path, _DAMAGED)
@@ -65,27 +65,27 @@ def open_distributed(path: str, part: str = "") -> Source:
         if "chunks" in fields:
             tensors.append(_read_tensor(path, name, fields, places.get(name, {})))
         else:
-            others[name] = OtherEntry.of_value("bytes")
-    if part:
-        return _select_part(path, tensors, part, others)
-    return _select_model(path, tensors, others)
+            other_entries[name] = OtherEntry.of_value("bytes")
+    if part_key:
+        return _select_part(path, tensors, part_key, other_entries)
+    return _select_model(path, tensors, other_entries)
 
 
-def _select_part(path: str, tensors: list[TensorRef], part: str, others: dict[str, OtherEntry]) -> Source:
-    prefix = f"{part}."
+def _select_part(path: str, tensors: list[TensorRef], part_key: str, other_entries: dict[str, OtherEntry]) -> Source:
+    prefix = f"{part_key}."
     selected = []
     for tensor in tensors:
         if tensor.name.startswith(prefix):
             selected.append(tensor.renamed(tensor.name[len(prefix) :]))
     for tensor in tensors:
-        if tensor.name == part:
-            selected.append(tensor.renamed(part.rsplit(".", 1)[-1]))
+        if tensor.name == part_key:
+            selected.append(tensor.renamed(part_key.rsplit(".", 1)[-1]))
     if not selected:
-        raise SourceError(path, f"has no tensors below {quote_name(part)}")
-    return Source(f"{path}::{part}", "distributed", index_by_name(path, selected), part, others)
+        raise SourceError(path, f"has no tensors below {quote_name(part_key)}")
+    return Source(f"{path}::{part_key}", "distributed", index_by_name(path, selected), part_key, other_entries)
 
 
-def _select_model(path: str, tensors: list[TensorRef], others: dict[str, OtherEntry]) -> Source:
+def _select_model(path: str, tensors: list[TensorRef], other_entries: dict[str, OtherEntry]) -> Source:
     """Return the tensors of the model where only optimiser states are beside it, else all of them."""
     for key in _MODEL_KEYS:
         prefix = f"{key}."
@@ -99,9 +99,9 @@ def _select_model(path: str, tensors: list[TensorRef], others: dict[str, OtherEn
                 beside[top_key] = beside.get(top_key, 0) + 1
         if selected and all("optim" in top_key.lower() for top_key in beside):
             for top_key in sorted(beside):
-                others[top_key] = OtherEntry.of_tensors(beside[top_key])
-            return Source(path, "distributed", index_by_name(path, selected), key, others)
-    return Source(path, "distributed", index_by_name(path, tensors), others=others)
+                other_entries[top_key] = OtherEntry.of_tensors(beside[top_key])
+            return Source(path, "distributed", index_by_name(path, selected), key, other_entries)
+    return Source(path, "distributed", index_by_name(path, tensors), others=other_entries)
 
 
 def _read_fields(path: str, node: Any) -> dict[str, Any]:

@@ -66,16 +66,16 @@ def _list_names(path: str) -> list[str]:
 
 def _add_skipped(source: Source, names: list[str], read: set[str]) -> Source:
     """Return the source with an entry for every file and folder that may hold tensors and was not read."""
-    others = dict(source.others)
+    other_entries = dict(source.others)
     folders = {}
     for name in names:
         if name in read:
             continue
         if name.endswith(_SUFFIXES):
-            others[name] = OtherEntry(EntryKind.FILE)
+            other_entries[name] = OtherEntry(EntryKind.FILE)
         if not name.startswith(".") and os.path.isdir(os.path.join(source.label, name)):
             folders[f"{name}/"] = OtherEntry(EntryKind.FOLDER)
-    return replace(source, others={**others, **folders})
+    return replace(source, others={**other_entries, **folders})
 
 
 def _open_every_file(path: str, names: list[str], open_file: OpenFile) -> Source:
@@ -137,7 +137,7 @@ class _MergedFiles:
         self.path = path
         self.tensors: dict[str, TensorRef] = {}
         self.file_of: dict[str, str] = {}  # the file each tensor is in
-        self.others: dict[str, OtherEntry] = {}
+        self.other_entries: dict[str, OtherEntry] = {}
         self.foreign: dict[str, None] = {}
 
     def add_file(self, file_name: str, opened: Source, tensors: list[TensorRef]) -> None:
@@ -150,12 +150,12 @@ class _MergedFiles:
             self.tensors[name] = tensor
             self.file_of[name] = file_name
         for key, entry in opened.others.items():
-            self.others[f"{file_name}::{key}"] = entry
+            self.other_entries[f"{file_name}::{key}"] = entry
         self.foreign.update(dict.fromkeys(opened.foreign))
 
     def build_source(self, kind: str) -> Source:
         """Return the files as one source."""
-        return Source(self.path, kind, self.tensors, others=self.others, foreign=tuple(self.foreign))
+        return Source(self.path, kind, self.tensors, others=self.other_entries, foreign=tuple(self.foreign))
 
 
 def _read_config(path: str, names: list[str]) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def read_tensors(name: str, value: Any) -> Iterator[TensorRef]:
 def _read_torch(name: str, tensor: Any, torch: Any) -> Iterator[TensorRef]:
     """Yield a tensor under the names that a file of it would give."""
     if tensor.layout != torch.strided:
-        for part in SPARSE_PARTS.get(str(tensor.layout), ()):
-            read_part = getattr(tensor, f"_{part}" if tensor.layout == torch.sparse_coo else part)
-            yield from _read_torch(f"{name}.{part}", read_part(), torch)
+        for part_name in SPARSE_PARTS.get(str(tensor.layout), ()):
+            read_part = getattr(tensor, f"_{part_name}" if tensor.layout == torch.sparse_coo else part_name)
+            yield from _read_torch(f"{name}.{part_name}", read_part(), torch)
         return
     if not tensor.is_quantized:
         yield _read_strided(name, tensor, torch)
@@ -98,8 +98,8 @@ def _read_torch(name: str, tensor: Any, torch: Any) -> Iterator[TensorRef]:
             "zero_points": tensor.q_per_channel_zero_points(),
             "axis": tensor.q_per_channel_axis(),
         }
-    for part, value in scheme.items():
-        yield from read_tensors(f"{name}.{part}", value)
+    for part_name, value in scheme.items():
+        yield from read_tensors(f"{name}.{part_name}", value)
 
 
 def _read_strided(name: str, tensor: Any, torch: Any) -> TensorRef:

@@ -76,13 +76,13 @@ def choose_part(tree: Tree, wanted: str = "") -> Part:
     """Return the part that the user named, or the one that is the model."""
     if wanted:
         return Part(wanted, _find_node(tree, wanted))
-    part = Part("", tree.root)
+    chosen = Part("", tree.root)
     for _ in range(_DEEPEST_MODEL):
-        inner = _find_model_inside(tree, part)
+        inner = _find_model_inside(tree, chosen)
         if inner is None:
             break
-        part = inner
-    return part
+        chosen = inner
+    return chosen
 
 
 def _find_node(tree: Tree, wanted: str) -> Any:
@@ -101,10 +101,10 @@ def _find_node(tree: Tree, wanted: str) -> Any:
     return node
 
 
-def _find_model_inside(tree: Tree, part: Part) -> Part | None:
+def _find_model_inside(tree: Tree, outer: Part) -> Part | None:
     """Return the model under a key of a part, or the part without the keys of training, or None."""
-    node = part.node
-    if not isinstance(node, dict) or part.skipped or part.beside:
+    node = outer.node
+    if not isinstance(node, dict) or outer.skipped or outer.beside:
         return None
     models, training, unknown = [], [], []
     for key, value in node.items():
@@ -120,12 +120,12 @@ def _find_model_inside(tree: Tree, part: Part) -> Part | None:
     if len(models) == 1 and (not unknown or training or models[0] in _CERTAIN_KEYS):
         beside = {key: node[key] for key in unknown}
         passed_over = [key for key in node if key != models[0] and key not in beside]
-        others = {**part.others, **_describe_entries(tree, part.key, node, passed_over)}
-        return Part(join_keys(part.key, models[0]), node[models[0]], others, beside=beside)
+        other_entries = {**outer.others, **_describe_entries(tree, outer.key, node, passed_over)}
+        return Part(join_keys(outer.key, models[0]), node[models[0]], other_entries, beside=beside)
     if not training or not (models or unknown) or any(is_tensor(node[key]) for key in unknown):
         return None
-    others = {**part.others, **_describe_entries(tree, part.key, node, training)}
-    return Part(part.key, node, others, frozenset(training))
+    other_entries = {**outer.others, **_describe_entries(tree, outer.key, node, training)}
+    return Part(outer.key, node, other_entries, frozenset(training))
 
 
 def is_training_key(key: Any) -> bool:
@@ -135,15 +135,15 @@ def is_training_key(key: Any) -> bool:
     return key.lower() in _TRAINING_KEYS or any(word in key.lower() for word in _TRAINING_WORDS)
 
 
-def walk_part(tree: Tree, part: Part, numbers: Numbers) -> Iterator[tuple[str, Any]]:
+def walk_part(tree: Tree, chosen: Part, numbers: Numbers) -> Iterator[tuple[str, Any]]:
     """Yield every tensor of a part with its dotted name, and the plain numbers that count."""
-    if is_tensor(part.node) or is_number(part.node):
-        name = part.key.rsplit(".", 1)[-1] or "tensor"
-        yield from tree.walk_tensors({name: part.node}, "all")
+    if is_tensor(chosen.node) or is_number(chosen.node):
+        name = chosen.key.rsplit(".", 1)[-1] or "tensor"
+        yield from tree.walk_tensors({name: chosen.node}, "all")
         return
-    if tree.holds_tensors(part.node) or numbers == "all" or isinstance(part.node, dict):
-        yield from tree.walk_tensors(part.node, numbers_inside(part.node, numbers), part.skipped)
-    yield from tree.walk_tensors(part.beside, numbers)
+    if tree.holds_tensors(chosen.node) or numbers == "all" or isinstance(chosen.node, dict):
+        yield from tree.walk_tensors(chosen.node, numbers_inside(chosen.node, numbers), chosen.skipped)
+    yield from tree.walk_tensors(chosen.beside, numbers)
 
 
 def _describe_entries(tree: Tree, prefix: str, node: dict[Any, Any], keys: list[Any]) -> dict[str, OtherEntry]:
@@ -184,9 +184,9 @@ def _describe_value(node: Any) -> str:
     return f"{len(node)} entries" if isinstance(node, (dict, list, tuple)) else "something else"
 
 
-def shorten_entries(others: dict[str, OtherEntry]) -> dict[str, OtherEntry]:
+def shorten_entries(entries: dict[str, OtherEntry]) -> dict[str, OtherEntry]:
     """Return the first entries, and how many more there are."""
-    listed = dict(islice(others.items(), _MOST_LISTED))
-    if len(others) > _MOST_LISTED:
-        listed["…"] = OtherEntry.of_value(f"{len(others) - _MOST_LISTED} more")
+    listed = dict(islice(entries.items(), _MOST_LISTED))
+    if len(entries) > _MOST_LISTED:
+        listed["…"] = OtherEntry.of_value(f"{len(entries) - _MOST_LISTED} more")
     return listed

@@ -22,7 +22,7 @@ _CONFIG_LIMIT = 1 << 20
 _CONFIG_LINE = re.compile(r"^(target|nemo_version):[ \t]*([\w.+-]{1,200})[ \t]*$", re.MULTILINE)
 
 
-def open_nemo(path: str, part: str = "") -> Source:
+def open_nemo(path: str, part_key: str = "") -> Source:
     """Open a .nemo file, or any tar that holds weights."""
     from nndiff.recording.folder import refuse_packed
 
@@ -36,16 +36,16 @@ def open_nemo(path: str, part: str = "") -> Source:
         raise SourceError(path, f"a tar archive without weights; it holds {contents}")
     kind = "tar"
     meta: dict[str, str] = {}
-    others = {}
+    other_entries = {}
     for name, window in members.items():
         if os.path.basename(name) == _CONFIG:
             kind = "nemo"
             meta = meta or dict(_CONFIG_LINE.findall(str(window.head(_CONFIG_LIMIT), "utf-8", "replace")))
         if name not in weights:
-            others[name] = OtherEntry.of_bytes(window.size)
+            other_entries[name] = OtherEntry.of_bytes(window.size)
     if len(weights) == 1:
-        opened = _open_member(path, weights[0], members[weights[0]], part)
-        return replace(opened, kind=kind, others={**opened.others, **others}, notes=(), meta=meta)
+        opened = _open_member(path, weights[0], members[weights[0]], part_key)
+        return replace(opened, kind=kind, others={**opened.others, **other_entries}, notes=(), meta=meta)
     tensors: list[TensorRef] = []
     foreign: dict[str, None] = {}
     for name in weights:
@@ -54,14 +54,14 @@ def open_nemo(path: str, part: str = "") -> Source:
         for tensor in opened.tensors.values():
             tensors.append(tensor.renamed(f"{stem}.{tensor.name}"))
         for key, entry in opened.others.items():
-            others[f"{name}::{key}"] = entry
+            other_entries[f"{name}::{key}"] = entry
         foreign |= dict.fromkeys(opened.foreign)
-    merged = Source(path, kind, index_by_name(path, tensors), "", others, tuple(foreign), meta=meta)
-    return select_part(merged, part)
+    merged = Source(path, kind, index_by_name(path, tensors), "", other_entries, tuple(foreign), meta=meta)
+    return select_part(merged, part_key)
 
 
-def _open_member(path: str, name: str, window: Window, part: str = "") -> Source:
+def _open_member(path: str, name: str, window: Window, part_key: str = "") -> Source:
     if name.endswith(".safetensors"):
         tensors, metadata = read_header(window)
-        return select_part(Source(path, "safetensors", index_by_name(path, tensors), meta=metadata), part)
-    return build_source(path, "torch", load_any(window), part)
+        return select_part(Source(path, "safetensors", index_by_name(path, tensors), meta=metadata), part_key)
+    return build_source(path, "torch", load_any(window), part_key)

@@ -22,32 +22,32 @@ _MOST_CLAIMED = 1 << 30  # bytes
 _NUMBER_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
-def build_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source:
+def build_source(path: str, kind: str, loaded: Loaded, part_key: str = "") -> Source:
     """Choose the model in a loaded object, or the part of it that the user named, and name its tensors."""
     tree = Tree(path, loaded.root)
     if loaded.root is None or isinstance(loaded.root, str) or is_number(loaded.root):
         raise SourceError(path, f"holds no tensors, only {describe_node(tree, loaded.root).description}")
-    chosen = choose_part(tree, part)
-    others = dict(chosen.others)
+    chosen = choose_part(tree, part_key)
+    other_entries = dict(chosen.others)
     for name in tree.find_tensors_not_saved(chosen.node):
-        others[name] = OtherEntry(EntryKind.ATTRIBUTE)
+        other_entries[name] = OtherEntry(EntryKind.ATTRIBUTE)
     if isinstance(chosen.node, dict):  # texts, None and the counters of training are not compared
         for key, value in chosen.node.items():
             is_counter = is_number(value) and not isinstance(value, (Span, bytes)) and is_training_key(key)
             if isinstance(key, str) and (value is None or isinstance(value, str) or is_counter):
-                others[key] = describe_node(tree, value)
+                other_entries[key] = describe_node(tree, value)
 
     tensors: list[TensorRef] = []
     storage_bytes: dict[object, int] = {}
-    for name, node in walk_part(tree, chosen, "all" if part else "in dicts"):
-        if name in others and not is_tensor(node):
+    for name, node in walk_part(tree, chosen, "all" if part_key else "in dicts"):
+        if name in other_entries and not is_tensor(node):
             continue
         if isinstance(node, dict):  # a table of numbers, too large to be a state
-            others[name] = describe_node(tree, node)
+            other_entries[name] = describe_node(tree, node)
             continue
         tensor = _build_ref(path, name, node)
         if tensor is None:
-            others[name] = NOT_NUMBERS
+            other_entries[name] = NOT_NUMBERS
             continue
         tensors.append(tensor)
         storage = node.storage if isinstance(node, Tensor) else None
@@ -58,8 +58,8 @@ def build_source(path: str, kind: str, loaded: Loaded, part: str = "") -> Source
     claimed = sum(tensor.nbytes for tensor in tensors if not tensor.missing)
     if claimed > max(64 * stored, _MOST_CLAIMED):
         raise UnsafeFileError(path, f"its tensors claim {claimed} bytes by repeating storages of {stored}; not read")
-    label = f"{path}::{part}" if part else path
-    entries = shorten_entries(others)
+    label = f"{path}::{part_key}" if part_key else path
+    entries = shorten_entries(other_entries)
     return Source(label, kind, index_by_name(path, tensors), chosen.key, entries, tuple(loaded.foreign))
 
 

@@ -135,23 +135,25 @@ def index_by_name(label: str, tensors: Iterable[TensorRef]) -> dict[str, TensorR
     return named
 
 
-def select_part(source: Source, part: str) -> Source:
+def select_part(source: Source, part_key: str) -> Source:
     """Return the tensors below a dotted name, as if that were the file."""
-    if not part:
+    if not part_key:
         return source
     tensors = {}
-    if part in source.tensors:
-        name = part.rsplit(".", 1)[-1]
-        tensors[name] = source.tensors[part].renamed(name)
+    if part_key in source.tensors:
+        name = part_key.rsplit(".", 1)[-1]
+        tensors[name] = source.tensors[part_key].renamed(name)
     else:
-        prefix = f"{part}."
+        prefix = f"{part_key}."
         for name, tensor in source.tensors.items():
             if name.startswith(prefix):
                 inner_name = name[len(prefix) :]
                 tensors[inner_name] = tensor.renamed(inner_name)
     if not tensors:
-        raise SourceError(source.label, f"has no tensors below {quote_name(part)}")
-    return Source(f"{source.label}::{part}", source.kind, tensors, part, foreign=source.foreign, meta=source.meta)
+        raise SourceError(source.label, f"has no tensors below {quote_name(part_key)}")
+    return Source(
+        f"{source.label}::{part_key}", source.kind, tensors, part_key, foreign=source.foreign, meta=source.meta
+    )
 
 
 def quote_name(value: object) -> str:

@@ -24,18 +24,18 @@ _LEGACY_HEAD = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _HEAD_SIZE = 32  # bytes that tell the formats apart
 
 
-def open_torch_zip(path: str, archive: Zip, part: str = "") -> Source:
+def open_torch_zip(path: str, archive: Zip, part_key: str = "") -> Source:
     """Open a zip file of torch.save or torch.jit.save."""
     is_script = any(name.endswith("/constants.pkl") for name in archive.names)
-    return build_source(path, "torchscript" if is_script else "torch", load_zip(archive), part)
+    return build_source(path, "torchscript" if is_script else "torch", load_zip(archive), part_key)
 
 
-def open_pickle(path: str, part: str = "") -> Source:
+def open_pickle(path: str, part_key: str = "") -> Source:
     """Open a legacy torch file or a plain pickle."""
     window = Window(RegularFile(path))
     if is_legacy(window.head(_HEAD_SIZE)):
-        return build_source(path, "torch legacy", load_legacy(window), part)
-    return build_source(path, "pickle", load_plain(window), part)
+        return build_source(path, "torch legacy", load_legacy(window), part_key)
+    return build_source(path, "pickle", load_plain(window), part_key)
 
 
 def is_legacy(head: bytes) -> bool:

@@ -106,8 +106,8 @@ def _list_buffers_not_saved(state: dict[Any, Any]) -> set[str]:
 
 def _list_parts(node: Any) -> Iterator[tuple[Any, Any]]:
     """Yield what a tensor carries beside its elements: scales, the attributes of a subclass."""
-    for part in node.parts if isinstance(node, Tensor) else ():
-        yield from part.items()
+    for attributes in node.parts if isinstance(node, Tensor) else ():
+        yield from attributes.items()
 
 
 @dataclass(frozen=True)

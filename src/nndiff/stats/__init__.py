@@ -5,24 +5,27 @@ from __future__ import annotations
 import os
 
 from nndiff.errors import UsageError
+from nndiff.stats.guarded_pages import guard_mapped_files
 from nndiff.stats.interface import Engine, Job, Progress
 from nndiff.metrics import ENVELOPE_RTOLS, Metrics
+
+guard_mapped_files()
 
 __all__ = ["ENVELOPE_RTOLS", "Engine", "Job", "Metrics", "Progress", "describe_engine", "get_engine"]
 
 
 def get_engine() -> Engine:
     """Return the fastest engine this installation has, or the one NNDIFF_ENGINE names (native, numpy)."""
-    asked = os.environ.get("NNDIFF_ENGINE", "")
-    if asked not in ("", "native", "numpy"):
-        raise UsageError(f"NNDIFF_ENGINE is {asked!r}, expected native or numpy")
-    if asked != "numpy":
+    wanted = os.environ.get("NNDIFF_ENGINE", "")
+    if wanted not in ("", "native", "numpy"):
+        raise UsageError(f"NNDIFF_ENGINE is {wanted!r}, expected native or numpy")
+    if wanted != "numpy":
         try:
             from nndiff.stats.native_engine import NativeEngine
 
             return NativeEngine()
         except ImportError:
-            if asked == "native":
+            if wanted == "native":
                 raise UsageError("NNDIFF_ENGINE asks for the native engine, which was not built here") from None
     from nndiff.stats.numpy_engine import NumpyEngine
 
@@ -30,9 +33,9 @@ def get_engine() -> Engine:
 
 
 def describe_engine() -> str:
-    """Say in a few words which engine is in use, with its vector width and threads."""
+    """Return which engine is in use, with its vector width and threads."""
     if get_engine().name == "numpy":
         return "numpy"
-    from nndiff.stats.native_engine import describe
+    from nndiff.stats.native_engine import describe_native
 
-    return describe()
+    return describe_native()

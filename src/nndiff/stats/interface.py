@@ -1,4 +1,4 @@
-"""What an engine is asked for and what it answers."""
+"""What an engine takes and what it returns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 from nndiff.metrics import Metrics
 from nndiff.tensors import TensorRef
 
-Progress = Callable[[int], None]  # told the number of elements done since last time
+Progress = Callable[[int], None]  # called with the number of elements done since the last call
 
 
 class Job(NamedTuple):
-    """Ask for the numbers of two tensors of the same shape, judged at a tolerance."""
+    """Name two tensors of the same shape to measure, and the tolerance to judge them at."""
 
     reference: TensorRef
     candidate: TensorRef

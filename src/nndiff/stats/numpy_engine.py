@@ -14,7 +14,7 @@ from nndiff.dtypes import DType
 from nndiff.stats.interface import Job, Progress
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.stats.percentiles import EXACT_LIMIT, BitHistogram, exact_percentiles
-from nndiff.stats.sums import Floats, PairBlock, Scale, Sums
+from nndiff.stats.sums import Floats, PairBlock, Sums
 from nndiff.tensors import TensorRef
 
 BLOCK = 1 << 15  # elements: a handful of float64 temporaries of this size stay in the L2 cache
@@ -29,12 +29,12 @@ class NumpyEngine:
         """Yield the metrics of each job."""
         for job in jobs:
             with np.errstate(all="ignore"):
-                yield _measure(job, progress)
+                yield _measure_pair(job, progress)
 
 
 @dataclass
-class _State:
-    """Gather one pair, block by block."""
+class _PairState:
+    """Gather the numbers of one pair, block by block."""
 
     atol: float
     rtol: float
@@ -51,8 +51,8 @@ class _State:
     envelope: list[float] = field(default_factory=lambda: [0.0] * len(ENVELOPE_RTOLS))
     sums: Sums = field(default_factory=Sums)
 
-    def add(self, block: _Block) -> Floats:
-        """Take in a block; return |d| of its pairs that are finite on both sides."""
+    def add_block(self, block: _Block) -> Floats:
+        """Add a block; return |d| of its pairs that are finite on both sides."""
         self.nonfinite_ref += int(np.count_nonzero(~block.ref_finite))
         self.nonfinite_cand += int(np.count_nonzero(~block.cand_finite))
         same = block.equal | block.both_nan
@@ -61,31 +61,28 @@ class _State:
         self.nonfinite_unequal += bad
         self.mismatched += bad
         block.add_to(self.sums)
-        where = block.where
-        size = block.diff_size[where]
-        if where.size:
-            self._add_pairs(block, where, size)
+        size = block.diff_size[block.where]
+        if block.where.size:
+            ref = block.ref_modulus[block.where]
+            self.mismatched += int(np.count_nonzero(~(size <= self.atol + self.rtol * ref)))
+            self._add_extremes(block.where, size, ref)
         self.done += block.equal.size
         return size
 
-    def _add_pairs(self, block: _Block, where: NDArray[np.intp], size: Floats) -> None:
-        ref = block.ref_modulus[where]
-        self.mismatched += int(np.count_nonzero(~(size <= self.atol + self.rtol * ref)))
-        self._add_extremes(where, size, ref)
-
     def _add_extremes(self, where: NDArray[np.intp], size: Floats, ref: Floats) -> None:
-        at = int(size.argmax())
-        if size[at] > self.max_abs:
-            self.max_abs, self.max_abs_at = float(size[at]), self.done + int(where[at])
-        if size[at] == 0:
+        """Update the largest differences and the tolerances that would let all of them pass."""
+        index = int(size.argmax())
+        if size[index] > self.max_abs:
+            self.max_abs, self.max_abs_at = float(size[index]), self.done + int(where[index])
+        if size[index] == 0:
             return
         self.max_rel = max(self.max_rel, float(np.max(np.where(size > 0, size / ref, 0.0))))
-        self.needed = max(self.needed, _needed(size, ref))
+        self.needed = max(self.needed, _find_needed_tolerance(size, ref))
         for number, rtol in enumerate(ENVELOPE_RTOLS):
-            self.envelope[number] = max(self.envelope[number], _needed(size, ref, rtol))
+            self.envelope[number] = max(self.envelope[number], _find_needed_tolerance(size, ref, rtol))
 
 
-def _needed(size: Floats, ref: Floats, rtol: float | None = None) -> float:
+def _find_needed_tolerance(size: Floats, ref: Floats, rtol: float | None = None) -> float:
     """Return the atol that lets all pass at this rtol; without one, the tolerance that is both."""
     least = size / (1.0 + ref) if rtol is None else size - rtol * ref
     most = float(least.max())
@@ -112,12 +109,12 @@ class _Block:
         self.where = np.flatnonzero(self.both_finite)
         self.both_nan = np.isnan(self.ref) & np.isnan(self.cand)
         if self.is_complex:  # NaN in one part leaves the other to be compared
-            self.both_nan &= _same(self.ref.real, self.cand.real) & _same(self.ref.imag, self.cand.imag)
+            self.both_nan &= _is_same(self.ref.real, self.cand.real) & _is_same(self.ref.imag, self.cand.imag)
         if ref_type.exact and cand_type.exact:
-            self.equal, self.diff_signed = _whole_difference(ref_raw, cand_raw)
+            self.equal, self.diff_signed = _subtract_integers(ref_raw, cand_raw)
             self.diff_size = np.abs(self.diff_signed)
         else:
-            difference = _difference(ref_raw, cand_raw, self.ref, self.cand)
+            difference = _subtract_floats(ref_raw, cand_raw, self.ref, self.cand)
             self.equal = (difference == 0) | (~self.ref_finite & (self.ref == self.cand))  # inf - inf is no number
             self.diff_size = np.abs(difference)
             self.diff_signed = self.diff_size if self.is_complex else difference
@@ -133,36 +130,36 @@ class _Block:
             sums.add_pairs(PairBlock(ref, cand, self.diff_signed[self.where], self.ref_modulus[self.where]))
 
 
-def _same(one: Floats, other: Floats) -> NDArray[np.bool_]:
-    equal: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
-    return equal
+def _is_same(ref: Floats, cand: Floats) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (ref == cand) | (np.isnan(ref) & np.isnan(cand))
+    return same
 
 
-def _difference(ref_raw: NDArray[Any], cand_raw: NDArray[Any], ref: Floats, cand: Floats) -> Floats:
-    """Return cand - ref; numbers of 64 bits in two parts, as they may have more digits than a float64."""
+def _subtract_floats(ref_raw: NDArray[Any], cand_raw: NDArray[Any], ref: Floats, cand: Floats) -> Floats:
+    """Return cand - ref; integers of 64 bits in two parts, as they may have more digits than a float64."""
     if ref_raw.dtype.kind in "iu" and ref_raw.dtype.itemsize == 8:
-        high, low = _halves(ref_raw)
+        high, low = _split_integers(ref_raw)
         return -((high - cand) + low)
     if cand_raw.dtype.kind in "iu" and cand_raw.dtype.itemsize == 8:
-        high, low = _halves(cand_raw)
+        high, low = _split_integers(cand_raw)
         return (high - ref) + low
     return cand - ref
 
 
-def _halves(whole: NDArray[Any]) -> tuple[Floats, Floats]:
+def _split_integers(values: NDArray[Any]) -> tuple[Floats, Floats]:
     limit = 1 << 53  # up to here a double has every digit
-    fits = (whole <= limit) & ((whole >= -limit) if whole.dtype.kind == "i" else True)
-    low = np.where(fits, whole.dtype.type(0), whole & whole.dtype.type(2047))
-    return (whole - low).astype(np.float64), low.astype(np.float64)
+    fits = (values <= limit) & ((values >= -limit) if values.dtype.kind == "i" else True)
+    low = np.where(fits, values.dtype.type(0), values & values.dtype.type(2047))
+    return (values - low).astype(np.float64), low.astype(np.float64)
 
 
-def _whole_difference(ref: NDArray[Any], cand: NDArray[Any]) -> tuple[NDArray[np.bool_], Floats]:
-    """Return equality and signed difference of whole numbers, exact beyond 2^53 and between signs."""
+def _subtract_integers(ref: NDArray[Any], cand: NDArray[Any]) -> tuple[NDArray[np.bool_], Floats]:
+    """Return equality and signed difference of integers, exact beyond 2^53 and between signs."""
     if ref.dtype.itemsize < 8 and cand.dtype.itemsize < 8:
-        whole = cand.astype(np.int64) - ref.astype(np.int64)
-        return whole == 0, whole.astype(np.float64)
+        difference = cand.astype(np.int64) - ref.astype(np.int64)
+        return difference == 0, difference.astype(np.float64)
     ref_bits, cand_bits = ref.astype(np.uint64), cand.astype(np.uint64)
-    negative_ref, negative_cand = _negative(ref), _negative(cand)
+    negative_ref, negative_cand = _is_negative(ref), _is_negative(cand)
     equal = (ref_bits == cand_bits) & (negative_ref == negative_cand)
     above = np.where(negative_ref == negative_cand, cand_bits > ref_bits, negative_ref)
     upper, lower = np.where(above, cand_bits, ref_bits), np.where(above, ref_bits, cand_bits)
@@ -172,52 +169,43 @@ def _whole_difference(ref: NDArray[Any], cand: NDArray[Any]) -> tuple[NDArray[np
     return equal, np.where(above, size, -size)
 
 
-def _negative(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_negative(values: NDArray[Any]) -> NDArray[np.bool_]:
     return values < 0 if values.dtype.kind == "i" else np.zeros(values.shape, bool)
 
 
-def _blocks(reference: TensorRef, candidate: TensorRef) -> Iterator[_Block]:
+def _read_blocks(job: Job) -> Iterator[_Block]:
+    reference, candidate = job.reference, job.candidate
     for start in range(0, reference.count, BLOCK):
         stop = min(start + BLOCK, reference.count)
         yield _Block(reference.read(start, stop), candidate.read(start, stop), reference.dtype, candidate.dtype)
 
 
-def _measure(job: Job, progress: Progress | None) -> Metrics:
-    state = _State(job.atol, job.rtol)
-    small = job.reference.count <= EXACT_LIMIT
-    kept: list[Floats] = []
+def _measure_pair(job: Job, progress: Progress | None) -> Metrics:
+    state = _PairState(job.atol, job.rtol)
+    is_small = job.reference.count <= EXACT_LIMIT
+    all_sizes: list[Floats] = []
     histogram = BitHistogram()
-    for block in _blocks(job.reference, job.candidate):
-        sizes = state.add(block)
-        if small:
-            kept.append(sizes)
+    for block in _read_blocks(job):
+        sizes = state.add_block(block)
+        if is_small:
+            all_sizes.append(sizes)
         else:
-            histogram.count(sizes)
+            histogram.count_values(sizes)
         if progress:
             progress(block.equal.size)
-    if small:
-        percentiles = exact_percentiles(np.concatenate(kept) if kept else np.empty(0))
+    if is_small:
+        percentiles = exact_percentiles(np.concatenate(all_sizes) if all_sizes else np.empty(0))
     else:
-        percentiles = histogram.percentiles(lambda: _sizes(job))
-    if scale := state.sums.better_scale():
-        state.sums = _summed(job, scale)
-    return _metrics(state, job.reference, percentiles)
+        percentiles = histogram.read_percentiles(lambda: (block.diff_size[block.where] for block in _read_blocks(job)))
+    scale = state.sums.find_better_scale()
+    if scale:  # squares of numbers so large or small left the range of float64: sum them again, scaled
+        state.sums = Sums(scale)
+        for block in _read_blocks(job):
+            block.add_to(state.sums)
+    return _build_metrics(state, job.reference, percentiles)
 
 
-def _summed(job: Job, scale: Scale) -> Sums:
-    """Look again at numbers so large or small that their squares left the range of float64."""
-    sums = Sums(scale)
-    for block in _blocks(job.reference, job.candidate):
-        block.add_to(sums)
-    return sums
-
-
-def _sizes(job: Job) -> Iterator[Floats]:
-    for block in _blocks(job.reference, job.candidate):
-        yield block.diff_size[block.where]
-
-
-def _metrics(state: _State, reference: TensorRef, percentiles: tuple[float, ...]) -> Metrics:
+def _build_metrics(state: _PairState, reference: TensorRef, percentiles: tuple[float, ...]) -> Metrics:
     finite = state.max_abs_at >= 0
     worst = math.inf if state.nonfinite_unequal else 0.0
     index = np.unravel_index(state.max_abs_at, reference.shape) if finite else None
@@ -231,7 +219,7 @@ def _metrics(state: _State, reference: TensorRef, percentiles: tuple[float, ...]
         max_abs=state.max_abs if finite else NAN,
         max_abs_index=None if index is None else tuple(int(axis) for axis in index),
         max_rel=state.max_rel if finite else NAN,
-        **state.sums.numbers(),
+        **state.sums.compute_metrics(),
         **dict(zip(("p50", "p90", "p95", "p99"), percentiles, strict=True)),
         needed_tolerance=max(state.needed, worst),
         envelope=tuple(max(value, worst) for value in state.envelope),

@@ -46,20 +46,21 @@ class Mean:
     high: float = 0.0
     low: float = 0.0
 
-    def move(self, by: float) -> None:
+    def move_by(self, shift: float) -> None:
         """Add to it; the digits that the first number cannot hold go to the second."""
-        total = self.high + by
+        total = self.high + shift
         back = total - self.high
-        lost = (self.high - (total - back)) + (by - back) + self.low
+        lost = (self.high - (total - back)) + (shift - back) + self.low
         self.high = total + lost
         self.low = lost - (self.high - total)
 
-    def away(self, other: Mean) -> float:
-        """Return how far the other lies above."""
-        return (other.high - self.high) + (other.low - self.low)
+    def distance_to(self, mean: Mean) -> float:
+        """Return how far another mean lies above this one."""
+        return (mean.high - self.high) + (mean.low - self.low)
 
 
-def _centred(values: Floats) -> tuple[Mean, Floats]:
+def _centre_values(values: Floats) -> tuple[Mean, Floats]:
+    """Return the mean of values and the values minus their mean."""
     rough = float(values.mean())
     around = values - rough
     off = float(around.mean())
@@ -76,29 +77,30 @@ class Moments:
     low: float = math.inf
     high: float = -math.inf
 
-    def add(self, values: Floats, exponent: int = 0) -> None:
-        """Take in a block of finite values, divided by a power of two."""
+    def add_values(self, values: Floats, exponent: int = 0) -> None:
+        """Add a block of finite values, divided by a power of two."""
         if values.size == 0:
             return
-        mean, around = _centred(_divided(values, exponent))
-        self.mean = self.mean if self.count else mean  # a shift from zero would round it
-        shift = self.mean.away(mean)
+        mean, around = _centre_values(_scale_down(values, exponent))
+        if not self.count:
+            self.mean = mean  # a shift from zero would round it
+        shift = self.mean.distance_to(mean)
         total = self.count + values.size
         # the square alone may overflow
         self.m2 += float(around @ around) + shift * (self.count * values.size / total) * shift
-        self.mean.move(shift * (values.size / total))
+        self.mean.move_by(shift * (values.size / total))
         self.count = total
         self.low = min(self.low, float(values.min()))
         self.high = max(self.high, float(values.max()))
 
-    def summary(self, exponent: int = 0) -> tuple[float, float, float, float]:
+    def summarise(self, exponent: int = 0) -> tuple[float, float, float, float]:
         """Return mean, population std, min and max."""
         if self.count == 0:
             return NAN, NAN, NAN, NAN
         if self.low == self.high:  # a rounded mean would leave a trace of variance
             return self.low, 0.0, self.low, self.high
         std = math.sqrt(max(self.m2, 0.0) / self.count)
-        return _times(self.mean.high, exponent), _times(std, exponent), self.low, self.high
+        return _scale_up(self.mean.high, exponent), _scale_up(std, exponent), self.low, self.high
 
     @property
     def largest(self) -> float:
@@ -117,20 +119,20 @@ class Comoment:
     bb: float = 0.0
     ab: float = 0.0
 
-    def add(self, a: Floats, b: Floats) -> None:
-        """Take in a block of pairs."""
-        mean_a, ca = _centred(a)
-        mean_b, cb = _centred(b)
+    def add_pairs(self, a: Floats, b: Floats) -> None:
+        """Add a block of pairs."""
+        mean_a, around_a = _centre_values(a)
+        mean_b, around_b = _centre_values(b)
         if not self.count:
             self.mean_a, self.mean_b = mean_a, mean_b
-        da, db = self.mean_a.away(mean_a), self.mean_b.away(mean_b)
+        shift_a, shift_b = self.mean_a.distance_to(mean_a), self.mean_b.distance_to(mean_b)
         total = self.count + a.size
         weight = self.count * a.size / total
-        self.aa += float(ca @ ca) + da * weight * da
-        self.bb += float(cb @ cb) + db * weight * db
-        self.ab += float(ca @ cb) + da * weight * db
-        self.mean_a.move(da * (a.size / total))
-        self.mean_b.move(db * (a.size / total))
+        self.aa += float(around_a @ around_a) + shift_a * weight * shift_a
+        self.bb += float(around_b @ around_b) + shift_b * weight * shift_b
+        self.ab += float(around_a @ around_b) + shift_a * weight * shift_b
+        self.mean_a.move_by(shift_a * (a.size / total))
+        self.mean_b.move_by(shift_b * (a.size / total))
         self.count = total
 
 
@@ -146,89 +148,102 @@ class Sums:
     ref_sq: float = 0.0
     cand_sq: float = 0.0
     dot: float = 0.0
-    largest: tuple[float, float, float] = (0.0, 0.0, 0.0)  # |r|, |c|, |d| of the pairs
+    largest_ref: float = 0.0  # |r| of the pairs
+    largest_cand: float = 0.0
+    largest_diff: float = 0.0
     ref: Moments = field(default_factory=Moments)
     cand: Moments = field(default_factory=Moments)
     diff: Moments = field(default_factory=Moments)
-    both: Comoment = field(default_factory=Comoment)
+    comoment: Comoment = field(default_factory=Comoment)
 
     def add_sides(self, ref: Floats, cand: Floats) -> None:
-        """Take in what is finite on each side."""
-        self.ref.add(ref, self.scale.all_ref)
-        self.cand.add(cand, self.scale.all_cand)
+        """Add what is finite on each side."""
+        self.ref.add_values(ref, self.scale.all_ref)
+        self.cand.add_values(cand, self.scale.all_cand)
 
     def add_pairs(self, block: PairBlock) -> None:
-        """Take in what is finite on both sides; there is at least one."""
-        found = zip(self.largest, (block.ref, block.cand, block.diff), strict=True)
-        self.largest = tuple(max(most, float(np.abs(each).max())) for most, each in found)  # type: ignore[assignment]
-        ref, cand = _divided(block.ref, self.scale.ref), _divided(block.cand, self.scale.cand)
-        size = np.abs(_divided(block.diff, self.scale.diff))
-        ref_size = _divided(block.ref_size, self.scale.ref)
+        """Add what is finite on both sides; there is at least one."""
+        self.largest_ref = max(self.largest_ref, float(np.abs(block.ref).max()))
+        self.largest_cand = max(self.largest_cand, float(np.abs(block.cand).max()))
+        self.largest_diff = max(self.largest_diff, float(np.abs(block.diff).max()))
+        ref, cand = _scale_down(block.ref, self.scale.ref), _scale_down(block.cand, self.scale.cand)
+        size = np.abs(_scale_down(block.diff, self.scale.diff))
+        ref_size = _scale_down(block.ref_size, self.scale.ref)
         self.pairs += size.size
-        self.diff.add(block.diff, self.scale.diff)
+        self.diff.add_values(block.diff, self.scale.diff)
         self.abs += float(size.sum())
         self.sq += float(size @ size)
         self.ref_abs += float(ref_size.sum())
         self.ref_sq += float(ref @ ref)
         self.cand_sq += float(cand @ cand)
         self.dot += float(ref @ cand)
-        self.both.add(ref, cand)
+        self.comoment.add_pairs(ref, cand)
 
-    def better_scale(self) -> Scale | None:
+    def find_better_scale(self) -> Scale | None:
         """Return how to divide where squares leave the range of float64, or None where they do not."""
-        sizes = (*self.largest, self.ref.largest, self.cand.largest)
+        sizes = (self.largest_ref, self.largest_cand, self.largest_diff, self.ref.largest, self.cand.largest)
         if all(size == 0 or _LEAST <= size <= _MOST for size in sizes):
             return None
-        return Scale(*(math.frexp(size)[1] if math.isfinite(size) else 0 for size in sizes))
+        return Scale(*[math.frexp(size)[1] if math.isfinite(size) else 0 for size in sizes])
 
-    def numbers(self) -> dict[str, float]:
+    def compute_metrics(self) -> dict[str, float]:
         """Return the metrics that are made of sums."""
-        ref, cand = self.ref.summary(self.scale.all_ref), self.cand.summary(self.scale.all_cand)
-        diff = self.diff.summary(self.scale.diff)
-        sides = {
-            f"{side}_{name}": value
-            for side, found in (("ref", ref), ("cand", cand))
-            for name, value in zip(("mean", "std", "min", "max"), found, strict=True)
+        ref_mean, ref_std, ref_min, ref_max = self.ref.summarise(self.scale.all_ref)
+        cand_mean, cand_std, cand_min, cand_max = self.cand.summarise(self.scale.all_cand)
+        diff_mean, diff_std, _, _ = self.diff.summarise(self.scale.diff)
+        return {
+            **self._compute_pair_metrics(),
+            "ref_mean": ref_mean,
+            "ref_std": ref_std,
+            "ref_min": ref_min,
+            "ref_max": ref_max,
+            "cand_mean": cand_mean,
+            "cand_std": cand_std,
+            "cand_min": cand_min,
+            "cand_max": cand_max,
+            "diff_mean": diff_mean,
+            "diff_std": diff_std,
         }
-        varies = self.ref.low != self.ref.high and self.cand.low != self.cand.high
-        return self._of_pairs(varies) | sides | {"diff_mean": diff[0], "diff_std": diff[1]}
 
-    def _of_pairs(self, varies: bool) -> dict[str, float]:
-        step, rel = self.scale.diff, self.scale.diff - self.scale.ref
+    def _compute_pair_metrics(self) -> dict[str, float]:
+        exponent, relative_exponent = self.scale.diff, self.scale.diff - self.scale.ref
         count = self.pairs or 1
-        mse, ratio = self.sq / count, _ratio(self.sq, self.ref_sq)
-        made = {
-            "mean_abs": _times(self.abs / count, step),
-            "mse": _times(mse, 2 * step),
-            "rmse": _times(math.sqrt(mse), step),
-            "rel_mse": _times(ratio, 2 * rel),
-            "rel_mae": _times(_ratio(self.abs, self.ref_abs), rel),
-            "l2": _times(math.sqrt(self.sq), step),
-            "rel_l2": _times(math.sqrt(ratio), rel),
-            "cosine": _angle(self.dot, self.ref_sq, self.cand_sq, self.sq),
-            "correlation": _angle(self.both.ab, self.both.aa, self.both.bb if varies else 0.0, self.sq),
-            "sqnr_db": _decibel(self.ref_sq, self.sq, -rel),
+        mse, rel_mse = self.sq / count, _divide(self.sq, self.ref_sq)
+        varies = self.ref.low != self.ref.high and self.cand.low != self.cand.high
+        metrics = {
+            "mean_abs": _scale_up(self.abs / count, exponent),
+            "mse": _scale_up(mse, 2 * exponent),
+            "rmse": _scale_up(math.sqrt(mse), exponent),
+            "rel_mse": _scale_up(rel_mse, 2 * relative_exponent),
+            "rel_mae": _scale_up(_divide(self.abs, self.ref_abs), relative_exponent),
+            "l2": _scale_up(math.sqrt(self.sq), exponent),
+            "rel_l2": _scale_up(math.sqrt(rel_mse), relative_exponent),
+            "cosine": _compute_cosine(self.dot, self.ref_sq, self.cand_sq, self.sq),
+            "correlation": _compute_cosine(
+                self.comoment.ab, self.comoment.aa, self.comoment.bb if varies else 0.0, self.sq
+            ),
+            "sqnr_db": _compute_decibels(self.ref_sq, self.sq, -relative_exponent),
         }
-        return made if self.pairs else dict.fromkeys(made, NAN)
+        return metrics if self.pairs else dict.fromkeys(metrics, NAN)
 
 
-def _divided(values: Floats, exponent: int) -> Floats:
+def _scale_down(values: Floats, exponent: int) -> Floats:
     return np.ldexp(values, -exponent) if exponent else values
 
 
-def _times(value: float, exponent: int) -> float:
+def _scale_up(value: float, exponent: int) -> float:
     return float(np.ldexp(value, exponent)) if exponent else value
 
 
-def _ratio(part: float, whole: float) -> float:
-    if whole == 0:
-        return 0.0 if part == 0 else math.inf
-    return part / whole
+def _divide(numerator: float, denominator: float) -> float:
+    if denominator == 0:
+        return 0.0 if numerator == 0 else math.inf
+    return numerator / denominator
 
 
-def _angle(dot: float, aa: float, bb: float, apart: float) -> float:
+def _compute_cosine(dot: float, aa: float, bb: float, diff_sq: float) -> float:
     """Return the cosine; 1 for equal sides, undefined where a side has no length."""
-    if apart == 0:
+    if diff_sq == 0:
         return 1.0
     length = math.sqrt(aa) * math.sqrt(bb)
     if not (length > 0 and math.isfinite(length) and math.isfinite(dot)):
@@ -236,7 +251,7 @@ def _angle(dot: float, aa: float, bb: float, apart: float) -> float:
     return max(-1.0, min(1.0, dot / length))
 
 
-def _decibel(signal: float, noise: float, exponent: int) -> float:
+def _compute_decibels(signal: float, noise: float, exponent: int) -> float:
     if noise == 0:
         return math.inf
     ratio = signal / noise

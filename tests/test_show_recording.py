@@ -12,7 +12,7 @@ from torch import nn
 
 from helpers import nndiff
 from nndiff.recording import Writer
-from nndiff.recording.arrays import raw_array
+from nndiff.recording.format.arrays import raw_array
 from nndiff.recording.record import record
 from nndiff.tensors import Site
 

@@ -32,7 +32,7 @@ def is_run(path: str) -> bool:
     """Tell whether a path is a recording, ours or an older script's."""
     if not os.path.isdir(path):
         return False
-    from nndiff.recording.folder import is_recording
+    from nndiff.recording.format.folder import is_recording
     from nndiff.sources.saved_outputs import is_saved_outputs
 
     return is_recording(Path(path)) or is_saved_outputs(path)

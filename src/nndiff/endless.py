@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.findings.modules import Meta, module_tree
-from nndiff.held import held_by
 from nndiff.recorded import is_gradient
+from nndiff.recording.format.weights import held_by
 from nndiff.result import Leftover
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef

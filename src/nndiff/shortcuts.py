@@ -116,7 +116,7 @@ def sketch_of(tensor: TensorRef) -> TensorRef | None:
     kept = tensor.trace.sketch
     if isinstance(kept, TensorRef) or tensor.missing:
         return kept
-    from nndiff.recording.keep import sketch_positions  # what only recordings need
+    from nndiff.recording.format.keep_levels import sketch_positions  # what only recordings need
 
     places = sketch_positions(tensor.count)
     if places.size == tensor.count:

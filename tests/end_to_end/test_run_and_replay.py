@@ -223,7 +223,7 @@ _CUT = """
 import os, signal
 import torch
 from torch import nn
-from nndiff.recording import pace
+from nndiff.recording.format import pace
 
 pace._SOON = 3600.0  # however slow the machine is just now
 

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from nndiff.recording.call import as_inputs
-from nndiff.recording.determinism import kept_randomness, seed_everything
-from nndiff.recording.losses import loss_of
-from nndiff.recording.measure import measure
+from nndiff.recording.capture.inputs import as_inputs
+from nndiff.recording.capture.losses import loss_of
+from nndiff.recording.capture.state import State
+from nndiff.recording.capture.tensors import is_tensor, raw_tensor
+from nndiff.recording.environment.randomness import kept_randomness, seed_everything
+from nndiff.recording.format.digests import measure
+from nndiff.recording.format.values import flatten
 from nndiff.recording.reader import Recording
 from nndiff.recording.record import record
-from nndiff.recording.state import State
-from nndiff.recording.torch_tensors import is_tensor, raw_tensor
-from nndiff.recording.values import flatten
 
 SEED = 7
 

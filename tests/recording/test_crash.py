@@ -15,7 +15,8 @@ from torch import nn
 
 from helpers import nndiff
 from nndiff.errors import SourceError
-from nndiff.recording import Writer, open_recording, pace
+from nndiff.recording import Writer, open_recording
+from nndiff.recording.format import pace
 from nndiff.recording.record import record
 from nndiff.recording.writer import SHARD_BYTES
 
@@ -129,7 +130,7 @@ def test_events_that_do_not_fit_are_not_torn(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"first\n")
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
-    program += "from pathlib import Path; from nndiff.recording.shards import append_whole\n"
+    program += "from pathlib import Path; from nndiff.recording.format.shards import append_whole\n"
     program += "append_whole(Path(sys.argv[1]), b'second\\n')"
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
     assert "File too large" in done.stderr
@@ -258,7 +259,7 @@ _LIMIT = "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
 _FULL = """
 import resource
 import torch
-from nndiff.recording import pace
+from nndiff.recording.format import pace
 
 pace._SOON = pace._SHARE = 0.0  # every event is made safe at once
 
@@ -372,7 +373,7 @@ def test_inputs_are_known_from_the_beginning(tmp_path: Path, monkeypatch: pytest
 MODEL = """
 import resource, sys, torch
 from nndiff.recording.record import record
-from nndiff.recording.hooks import Recorder
+from nndiff.recording.capture.recorder import Recorder
 from nndiff.errors import NndiffError
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])

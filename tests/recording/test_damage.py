@@ -12,7 +12,9 @@ import pytest
 from helpers import nndiff
 from nndiff.comparing import compare_sources
 from nndiff.errors import DamagedError
-from nndiff.recording import Writer, hashes, measure, open_recording
+from nndiff.recording import Writer, open_recording
+from nndiff.recording.format import digests as measure
+from nndiff.recording.format import hashes
 from nndiff.verdict import Verdict
 
 VALUES = np.random.default_rng(0).normal(size=100_000).astype(np.float32)  # more than one part
@@ -110,7 +112,7 @@ def test_nothing_but_a_recording_can_be_checked(tmp_path: Path) -> None:
 
 
 def test_elements_are_read_once_however_many_events_share_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nndiff.recording import checked
+    from nndiff.recording.format import checks as checked
 
     seen: list[tuple[int, ...]] = []
     whole = checked.digest_in

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 from end_to_end.zoo import ZOO
-from nndiff.recording.dropout import active_dropout, dropout_off
+from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
 from recording.runs import check_recording
 

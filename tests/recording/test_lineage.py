@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nndiff.recording import lineage as lineages
-from nndiff.recording import measure as measuring
-from nndiff.recording import state as states
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.lineage import Lineage
-from nndiff.recording.measure import measure
-from nndiff.recording.state import State
-from nndiff.recording.torch_tensors import memory_of, raw_tensor
+from nndiff.recording.capture import lineage as lineages
+from nndiff.recording.capture import state as states
+from nndiff.recording.capture.lineage import Lineage
+from nndiff.recording.capture.state import State
+from nndiff.recording.capture.tensors import memory_of, raw_tensor
+from nndiff.recording.format import digests as measuring
+from nndiff.recording.format.digests import measure
+from nndiff.recording.format.events import TensorEvent
 from nndiff.tensors import Site
 
 BASE = torch.arange(24, dtype=torch.float32)

@@ -15,8 +15,8 @@ from torch import nn
 
 import nndiff
 from nndiff.errors import ModelError
-from nndiff.recording.call import Inputs
-from nndiff.recording.losses import loss_of
+from nndiff.recording.capture.inputs import Inputs
+from nndiff.recording.capture.losses import loss_of
 from nndiff.recording.record import record
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from nndiff.errors import NndiffError, SourceError
 from nndiff.recording import Writer, open_recording
-from nndiff.recording.events import CallEvent, TensorEvent, ValueEvent
-from nndiff.recording.format import from_line, to_line
+from nndiff.recording.format.events import SLOTS, CallEvent, TensorEvent, ValueEvent
+from nndiff.recording.format.lines import from_line, to_line
 from nndiff.sources import open_source
 from nndiff.tensors import Link, Site, Stats
 
@@ -240,7 +240,7 @@ def test_an_archive_of_a_recording_says_that_it_is_to_be_unpacked(
 
 TEXT = st.text(max_size=20)
 NUMBER = st.integers(0, 1 << 40)
-SITES = st.builds(Site, TEXT, TEXT, NUMBER, TEXT, TEXT, TEXT, NUMBER)
+SITES = st.builds(Site, TEXT, st.sampled_from([*SLOTS]), NUMBER, TEXT, TEXT, TEXT, NUMBER)
 ANY_FLOAT = st.floats(allow_nan=False)
 STATS = st.builds(Stats, NUMBER, NUMBER, *[ANY_FLOAT] * 6)
 PHASES = st.sampled_from(["forward", "backward", "recompute"])

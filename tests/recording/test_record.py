@@ -17,7 +17,7 @@ import nndiff
 from nndiff.errors import ModelError, SourceError, UsageError
 from nndiff.models.inputs import load
 from nndiff.recording import open_recording
-from nndiff.recording.dropout import active_dropout, dropout_off
+from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
 from recording.runs import check_recording, names, numbers
 

@@ -16,9 +16,9 @@ from hypothesis.extra import numpy as hnp
 
 from nndiff.errors import SourceError, UsageError
 from nndiff.recording import Writer, open_recording
-from nndiff.recording.arrays import raw_array
-from nndiff.recording.keep import Keep, parse_keep, sketch_positions
-from nndiff.recording.measure import PART, measure
+from nndiff.recording.format.arrays import raw_array
+from nndiff.recording.format.digests import PART, measure
+from nndiff.recording.format.keep_levels import Keep, parse_keep, sketch_positions
 
 KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", ">f4", ">i8"]
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType, opaque
-from nndiff.recording import measure as measuring
-from nndiff.recording.hashes import PART, part_hashes
-from nndiff.recording.measure import Measured, Raw, head, measure
+from nndiff.recording.format import digests as measuring
+from nndiff.recording.format.digests import Measured, Raw, head, measure
+from nndiff.recording.format.hashes import PART, part_hashes
 from nndiff.tensors import Stats
 
 _native = pytest.importorskip("nndiff.stats._native")

@@ -17,9 +17,9 @@ from nndiff.findings.modules import Meta, has_weights, module_tree
 from nndiff.findings.returned import returned_findings
 from nndiff.findings.rounding import rounding_findings
 from nndiff.findings.weights import weight_findings
-from nndiff.held import Unequal
 from nndiff.names import ancestors
 from nndiff.recorded import is_gradient, is_inner
+from nndiff.recording.format.weights import Unequal
 from nndiff.result import Finding, Pair
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.tensors import TensorRef

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from nndiff.divergence import Run, State
 from nndiff.findings.modules import Meta
-from nndiff.held import Held, Unequal, compare_held, held_by, may_be_turned
 from nndiff.lost import SIDES
+from nndiff.recording.format.weights import Held, Unequal, compare_held, held_by, may_be_turned
 from nndiff.result import Finding
 from nndiff.sites import SitePair
 from nndiff.text import first_few, plural

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES
 from nndiff.errors import DamagedError, SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
-from nndiff.held import fingerprints
 from nndiff.recorded import GRADIENTS
-from nndiff.recording.checked import Checker, Claim
-from nndiff.recording.events import CallEvent, Event, TensorEvent, ValueEvent
-from nndiff.recording.folder import BEFORE, is_recording, put_aside
-from nndiff.recording.format import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
-from nndiff.recording.inputs import by_names, events_of, rebuild
-from nndiff.recording.keep import sketch_positions
-from nndiff.recording.manifest import check_manifest
-from nndiff.recording.shards import entry, stored_as
-from nndiff.recording.values import EMPTY
+from nndiff.recording.format.checks import Checker, Claim
+from nndiff.recording.format.events import CallEvent, Event, TensorEvent, ValueEvent
+from nndiff.recording.format.folder import BEFORE, is_recording, put_aside
+from nndiff.recording.format.input_structure import by_names, events_of, rebuild
+from nndiff.recording.format.keep_levels import sketch_positions
+from nndiff.recording.format.lines import EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD, VERSION, from_line, parse
+from nndiff.recording.format.manifest import check_manifest
+from nndiff.recording.format.shards import entry, stored_as
+from nndiff.recording.format.values import EMPTY
+from nndiff.recording.format.weights import fingerprints
 from nndiff.sources.safetensors_file import read_header
 from nndiff.sources.source import Source
 from nndiff.tensors import Data, FileData, MemoryData, NoData, Slot, TensorRef, Trace, settled

@@ -12,20 +12,20 @@ from typing import Any, Literal
 import torch
 
 from nndiff.errors import ModelError, SourceError, UsageError
-from nndiff.recording import describe
-from nndiff.recording.call import Inputs, as_inputs
-from nndiff.recording.check import Digests, disagreeing
-from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
-from nndiff.recording.dropout import active_dropout, dropout_off
-from nndiff.recording.folder import BEFORE, LEFT
-from nndiff.recording.inputs import describe_inputs
-from nndiff.recording.keep import Keep, parse_keep
-from nndiff.recording.plan import Plan, make_plan
+from nndiff.recording.capture import model_description as describe
+from nndiff.recording.capture.inputs import Inputs, as_inputs
+from nndiff.recording.capture.plan import Plan, make_plan
+from nndiff.recording.capture.run import Facts, Wanted, run_once
+from nndiff.recording.capture.selection import Selection, keep_notes
+from nndiff.recording.capture.sinks import Digests, disagreeing
+from nndiff.recording.capture.state import Mode, State, in_mode, mode_of
+from nndiff.recording.capture.tensors import is_tensor
+from nndiff.recording.environment.dropout import active_dropout, dropout_off
+from nndiff.recording.environment.randomness import deterministic_algorithms, flags, kept_randomness, seed_everything
+from nndiff.recording.format.folder import BEFORE, LEFT
+from nndiff.recording.format.input_structure import describe_inputs
+from nndiff.recording.format.keep_levels import Keep, parse_keep
 from nndiff.recording.reader import Recording, open_recording
-from nndiff.recording.run import Facts, Wanted, run_once
-from nndiff.recording.selection import Selection, keep_notes
-from nndiff.recording.state import Mode, State, in_mode, mode_of
-from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
 from nndiff.tensors import MODEL
 from nndiff.text import counted, plural

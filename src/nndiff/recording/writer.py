@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Any
 
 from nndiff.errors import SourceError, UsageError
-from nndiff.recording import folder as folders
-from nndiff.recording.arrays import is_array, is_array_or_numbers, raw_array, raw_numbers, raw_value
-from nndiff.recording.events import SLOTS, CallEvent, Event, TensorEvent, ValueEvent
-from nndiff.recording.format import (
+from nndiff.recording.format import folder as folders
+from nndiff.recording.format.arrays import is_array, is_array_or_numbers, raw_array, raw_numbers, raw_value
+from nndiff.recording.format.digests import Raw, measure
+from nndiff.recording.format.events import SLOTS, CallEvent, Event, TensorEvent, ValueEvent
+from nndiff.recording.format.keep_levels import Keep, parse_keep
+from nndiff.recording.format.lines import (
     EVENTS,
     FORMAT,
     MANIFEST,
@@ -27,12 +29,10 @@ from nndiff.recording.format import (
     plain,
     to_line,
 )
-from nndiff.recording.keep import Keep, parse_keep
-from nndiff.recording.measure import Raw, measure
-from nndiff.recording.pace import Pace
-from nndiff.recording.shards import append_whole, write_whole
-from nndiff.recording.store import Store
-from nndiff.recording.values import describe, flatten
+from nndiff.recording.format.pace import Pace
+from nndiff.recording.format.shard_store import Store
+from nndiff.recording.format.shards import append_whole, write_whole
+from nndiff.recording.format.values import describe, flatten
 from nndiff.tensors import Link, Phase, Site, Slot, Stats
 
 SHARD_BYTES = 64 << 20  # the most; the first ones are smaller

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from nndiff.names import natural_key
 from nndiff.recorded import GRADIENTS
-from nndiff.recording.events import SLOTS
+from nndiff.recording.format.events import SLOTS
 from nndiff.reports import wording
 from nndiff.result import Comparison, Leftover, Pair, Side, Unread
 from nndiff.tensors import MODEL

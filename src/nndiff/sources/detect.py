@@ -56,8 +56,8 @@ def _open_path(path: str, part: str) -> Source:
 
 
 def _open_folder(path: str, part: str) -> Source:
-    from nndiff.recording.folder import is_recording
-    from nndiff.recording.format import EVENTS
+    from nndiff.recording.format.folder import is_recording
+    from nndiff.recording.format.lines import EVENTS
     from nndiff.sources import distributed, folder, saved_outputs
 
     if is_recording(Path(path)) or os.path.lexists(os.path.join(path, EVENTS)):  # damaged it is still no other folder
@@ -144,7 +144,7 @@ def _open_zip(path: str, window: Window, part: str) -> Source:
         from nndiff.sources.arrays import open_npz
 
         return below(open_npz(path, archive), part)
-    from nndiff.recording.folder import refuse_packed
+    from nndiff.recording.format.folder import refuse_packed
 
     refuse_packed(path, archive.names)
     held = ", ".join(repr(name) for name in archive.names[:5]) or "nothing"

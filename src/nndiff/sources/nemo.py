@@ -31,7 +31,7 @@ def open_nemo(path: str, part: str = "") -> Source:
 
 
 def _refuse_recording(path: str, members: dict[str, Window]) -> None:
-    from nndiff.recording.folder import refuse_packed
+    from nndiff.recording.format.folder import refuse_packed
 
     refuse_packed(path, members)
 

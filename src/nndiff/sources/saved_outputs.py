@@ -21,7 +21,7 @@ from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile
 from nndiff.names import ancestors
-from nndiff.recording.measure import Raw, measure
+from nndiff.recording.format.digests import Raw, measure
 from nndiff.sources.hook_data import Hooked, hooked, is_named
 from nndiff.sources.source import Source, by_name
 from nndiff.sources.torch_file import open_arranged

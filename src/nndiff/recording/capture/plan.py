@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from nndiff.recording.selection import Selection, selection_notes
-from nndiff.recording.state import is_training
+from nndiff.recording.capture.selection import Selection, selection_notes
+from nndiff.recording.capture.state import is_training
 from nndiff.tensors import MODEL
 
 # nn.TransformerEncoderLayer looks for hooks on itself and its children and leaves its fused path if there are

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nndiff.errors import UsageError
 from nndiff.names import matches_any
-from nndiff.recording.format import KEEP_LEVELS
+from nndiff.recording.format.lines import KEEP_LEVELS
 
 SKETCH = 1024  # values in a sketch
 

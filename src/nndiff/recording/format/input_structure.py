@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nndiff.errors import SourceError
-from nndiff.recording.values import escape, steps
+from nndiff.recording.format.values import escape, steps
 from nndiff.tensors import TensorRef
 from nndiff.text import printable
 

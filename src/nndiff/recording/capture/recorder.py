@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from nndiff.recording.attach import Attachment
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.keep import lower
-from nndiff.recording.lineage import Lineage
-from nndiff.recording.measure import Raw
-from nndiff.recording.plan import Plan
-from nndiff.recording.recompute import Recomputed
-from nndiff.recording.sink import Sink
-from nndiff.recording.torch_tensors import is_tensor, raw_tensor
-from nndiff.recording.under_way import Frame, UnderWay
-from nndiff.recording.values import describe, flatten
+from nndiff.recording.capture.call_stack import Frame, UnderWay
+from nndiff.recording.capture.hooks import Attachment
+from nndiff.recording.capture.lineage import Lineage
+from nndiff.recording.capture.plan import Plan
+from nndiff.recording.capture.recompute import Recomputed
+from nndiff.recording.capture.sink import Sink
+from nndiff.recording.capture.tensors import is_tensor, raw_tensor
+from nndiff.recording.format.digests import Raw
+from nndiff.recording.format.events import TensorEvent
+from nndiff.recording.format.keep_levels import lower
+from nndiff.recording.format.values import describe, flatten
 from nndiff.tensors import Link, Phase, Site, Slot
 
 _HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import nndiff
-from nndiff.recording.state import is_training
+from nndiff.recording.capture.state import is_training
 
 _OWN = frozenset(("training", "dump_patches", "call_super_init"))
 _LONGEST = 32  # items of a tuple, and characters times ten of a text

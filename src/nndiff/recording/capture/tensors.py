@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from nndiff.dtypes import DTYPES
-from nndiff.recording.measure import Raw
+from nndiff.recording.format.digests import Raw
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nndiff.recording.arrays import raw_value
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.keep import Keep
-from nndiff.recording.measure import Raw, measure
+from nndiff.recording.format.arrays import raw_value
+from nndiff.recording.format.digests import Raw, measure
+from nndiff.recording.format.events import TensorEvent
+from nndiff.recording.format.keep_levels import Keep
 from nndiff.tensors import Link, Phase, Site
 
 

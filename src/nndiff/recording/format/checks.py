@@ -10,8 +10,8 @@ import numpy as np
 from nndiff.dtypes import DType
 from nndiff.errors import DamagedError
 from nndiff.files import Window
-from nndiff.recording.hashes import PART
-from nndiff.recording.measure import hashes_of, head
+from nndiff.recording.format.digests import hashes_of, head
+from nndiff.recording.format.hashes import PART
 from nndiff.tensors import Data, FileData, LateData, Shape
 from nndiff.text import printable
 

@@ -10,7 +10,7 @@ import torch
 
 from nndiff.errors import UsageError
 from nndiff.names import matches_any, selected
-from nndiff.recording.keep import Keep
+from nndiff.recording.format.keep_levels import Keep
 from nndiff.tensors import MODEL
 
 _SHOWN = 8  # names of a model's parts, where none is close to what was given

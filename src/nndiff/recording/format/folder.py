@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 
 from nndiff.errors import SourceError
-from nndiff.recording.format import EVENTS, FORMAT, MANIFEST, SHARD, dumps
-from nndiff.recording.shards import PART_SUFFIX
+from nndiff.recording.format.lines import EVENTS, FORMAT, MANIFEST, SHARD, dumps
+from nndiff.recording.format.shards import PART_SUFFIX
 
 BEFORE_SUFFIX = ".before"  # where a recording waits that is being overwritten
 # What notes about a run that failed midway say, or how they begin: where what it did is, and what was there.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.multiprocessing import reductions
 
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.measure import Raw
-from nndiff.recording.native import native, threads_for
-from nndiff.recording.torch_tensors import memory_of
+from nndiff.recording.capture.tensors import memory_of
+from nndiff.recording.format.digests import Raw
+from nndiff.recording.format.events import TensorEvent
+from nndiff.recording.format.native import native, threads_for
 
 _SWEPT = 4
 _CHEAP = 4  # how much less a hash takes than measuring: only large ones are worth a second thread

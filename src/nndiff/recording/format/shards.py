@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from nndiff.recording.measure import Raw
+from nndiff.recording.format.digests import Raw
 
 # The header stands in front of the data but is known last: room is kept for it and filled with spaces,
 # which the format allows. So tensors go to disk as they come and none is held in memory.

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from nndiff.recording.measure import measure
-from nndiff.recording.torch_tensors import raw_tensor
+from nndiff.recording.capture.tensors import raw_tensor
+from nndiff.recording.format.digests import measure
 
 
 def state_digests(model: torch.nn.Module) -> dict[str, dict[str, Any]]:

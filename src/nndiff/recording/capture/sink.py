@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.keep import Keep
+from nndiff.recording.format.events import TensorEvent
+from nndiff.recording.format.keep_levels import Keep
 from nndiff.tensors import Link, Phase, Site
 
 

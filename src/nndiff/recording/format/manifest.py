@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nndiff.errors import SourceError
-from nndiff.recording.format import MANIFEST, SHARD
+from nndiff.recording.format.lines import MANIFEST, SHARD
 from nndiff.sources.source import shown
 from nndiff.text import plural
 

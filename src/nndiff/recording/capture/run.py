@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from nndiff.recording.call import Inputs
-from nndiff.recording.determinism import RandomState, seed_everything
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.hooks import Recorder
-from nndiff.recording.inputs import describe_inputs
-from nndiff.recording.losses import loss_of, reaches_nothing
-from nndiff.recording.plan import Plan
-from nndiff.recording.sink import Sink
-from nndiff.recording.state import State
-from nndiff.recording.torch_tensors import is_tensor
+from nndiff.recording.capture.inputs import Inputs
+from nndiff.recording.capture.losses import loss_of, reaches_nothing
+from nndiff.recording.capture.plan import Plan
+from nndiff.recording.capture.recorder import Recorder
+from nndiff.recording.capture.sink import Sink
+from nndiff.recording.capture.state import State
+from nndiff.recording.capture.tensors import is_tensor
+from nndiff.recording.environment.randomness import RandomState, seed_everything
+from nndiff.recording.format.events import TensorEvent
+from nndiff.recording.format.input_structure import describe_inputs
 from nndiff.tensors import Site, Slot
 from nndiff.text import counted
 from nndiff.weight_norm import fits, made_of

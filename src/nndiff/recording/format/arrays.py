@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType, from_numpy
 from nndiff.errors import UsageError
-from nndiff.recording.measure import Raw
-from nndiff.recording.values import TEXT_LIMIT, WHOLE_BITS
+from nndiff.recording.format.digests import Raw
+from nndiff.recording.format.values import TEXT_LIMIT, WHOLE_BITS
 
 _MOST_AXES = 32
 _NUMPY_NAMES = frozenset(name for name in DTYPES if hasattr(np, name) or name == "bool")

@@ -9,7 +9,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.utils.hooks import RemovableHandle
 
-from nndiff.recording.plan import Plan
+from nndiff.recording.capture.plan import Plan
 
 try:
     from torch.compiler import is_compiling

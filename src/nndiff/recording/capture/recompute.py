@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from nndiff.recording.events import TensorEvent
+from nndiff.recording.format.events import TensorEvent
 from nndiff.tensors import Phase, Site
 
 

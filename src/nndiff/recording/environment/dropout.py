@@ -11,7 +11,7 @@ from torch import overrides
 from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 
-from nndiff.recording.state import is_training
+from nndiff.recording.capture.state import is_training
 
 _WORDS = ("dropout", "drop_prob", "droppath", "drop_path", "drop_rate", "layerdrop", "attn_drop", "proj_drop")
 _CLASSES = ("dropout", "droppath", "dropblock", "stochasticdepth", "layerdrop")  # of modules that only drop

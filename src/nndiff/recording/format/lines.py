@@ -11,7 +11,7 @@ import re
 from typing import Any, cast
 
 from nndiff.errors import SourceError
-from nndiff.recording.events import LINKS, CallEvent, Event, TensorEvent, ValueEvent
+from nndiff.recording.format.events import LINKS, CallEvent, Event, TensorEvent, ValueEvent
 from nndiff.tensors import Link, Phase, Site, Slot, Stats
 
 FORMAT = "nndiff.recording"

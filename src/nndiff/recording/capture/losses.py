@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import softplus
 
 from nndiff.errors import ModelError
-from nndiff.recording.call import Inputs
-from nndiff.recording.torch_tensors import is_tensor
-from nndiff.recording.values import flatten
+from nndiff.recording.capture.inputs import Inputs
+from nndiff.recording.capture.tensors import is_tensor
+from nndiff.recording.format.values import flatten
 
 PROJECTION = "projection"
 

@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch.nn.parameter import is_lazy
 
-from nndiff.recording.generators import OwnGenerators
-from nndiff.recording.native import native
-from nndiff.recording.state_digests import digest_of, state_digests
-from nndiff.recording.torch_tensors import memory_of
+from nndiff.recording.capture.state_digests import digest_of, state_digests
+from nndiff.recording.capture.tensors import memory_of
+from nndiff.recording.environment.generators import OwnGenerators
+from nndiff.recording.format.native import native
 
 Mode = Literal["train", "eval"]
 _COPY_LIMIT = 256 << 20  # parameters up to so many bytes are copied; of larger models changes are only noticed

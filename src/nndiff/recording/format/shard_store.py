@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nndiff.recording.format import shard_name
-from nndiff.recording.keep import sketch_positions
-from nndiff.recording.measure import Raw, measure
-from nndiff.recording.pace import Pace
-from nndiff.recording.shards import Shard
+from nndiff.recording.format.digests import Raw, measure
+from nndiff.recording.format.keep_levels import sketch_positions
+from nndiff.recording.format.lines import shard_name
+from nndiff.recording.format.pace import Pace
+from nndiff.recording.format.shards import Shard
 
 
 @dataclass(frozen=True, slots=True)

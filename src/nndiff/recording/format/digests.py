@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DType
-from nndiff.recording.hashes import PART, part_hashes
-from nndiff.recording.native import native, threads_for, workers
+from nndiff.recording.format.hashes import PART, part_hashes
+from nndiff.recording.format.native import native, threads_for, workers
 from nndiff.tensors import Stats
 
 _ALONE = 2 * PART  # below this handing work to another thread costs more than it saves

@@ -8,7 +8,7 @@ from typing import Any
 
 from nndiff.findings.modules import Meta, module_tree
 from nndiff.recorded import is_gradient
-from nndiff.recording.format.weights import held_by
+from nndiff.recording.format.weights import read_held_tensors
 from nndiff.result import Leftover
 from nndiff.sites import SitePair
 from nndiff.tensors import TensorRef
@@ -34,7 +34,7 @@ def without_meaning(
 
 def _is_same(reference: Meta, candidate: Meta) -> bool:
     """Tell whether two recordings are of the same classes, settings and weights."""
-    return _classes(reference) == _classes(candidate) and held_by(reference) == held_by(candidate)
+    return _classes(reference) == _classes(candidate) and read_held_tensors(reference) == read_held_tensors(candidate)
 
 
 def _classes(meta: Meta) -> list[tuple[str, Any, Any]]:

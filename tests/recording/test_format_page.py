@@ -11,7 +11,7 @@ import pytest
 from nndiff.recording import open_recording
 from nndiff.recording.format.digests import PART
 from nndiff.recording.format.events import LINKS, SLOTS
-from nndiff.recording.format.lines import FORMAT, KEEP_LEVELS, VERSION
+from nndiff.recording.format.layout import FORMAT, KEEP_LEVELS, VERSION
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text()
 

@@ -19,7 +19,7 @@ from nndiff.findings.rounding import rounding_findings
 from nndiff.findings.weights import weight_findings
 from nndiff.names import ancestors
 from nndiff.recorded import is_gradient, is_inner
-from nndiff.recording.format.weights import Unequal
+from nndiff.recording.format.weights import WeightDifference
 from nndiff.result import Finding, Pair
 from nndiff.sites import SitePair, outside_agrees
 from nndiff.tensors import TensorRef
@@ -30,7 +30,7 @@ from nndiff.verdict import Verdict
 def recording_findings(
     run: Run,
     first: SitePair | None,
-    held: Unequal | None,
+    held: WeightDifference | None,
     reference: Meta,
     candidate: Meta,
     moved: Mapping[int, Layout],
@@ -53,7 +53,7 @@ def _alike(run: Run, reference: Meta, candidate: Meta) -> Iterator[Finding]:
 def _apart(
     run: Run,
     first: SitePair | None,
-    held: Unequal | None,
+    held: WeightDifference | None,
     reference: Meta,
     candidate: Meta,
     moved: Mapping[int, Layout],

@@ -57,7 +57,7 @@ def _open_path(path: str, part: str) -> Source:
 
 def _open_folder(path: str, part: str) -> Source:
     from nndiff.recording.format.folder import is_recording
-    from nndiff.recording.format.lines import EVENTS
+    from nndiff.recording.format.layout import EVENTS
     from nndiff.sources import distributed, folder, saved_outputs
 
     if is_recording(Path(path)) or os.path.lexists(os.path.join(path, EVENTS)):  # damaged it is still no other folder

@@ -21,7 +21,7 @@ from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile
 from nndiff.names import ancestors
-from nndiff.recording.format.digests import Raw, measure
+from nndiff.recording.format.digests import RawTensor, measure_tensor
 from nndiff.sources.hook_data import Hooked, hooked, is_named
 from nndiff.sources.source import Source, by_name
 from nndiff.sources.torch_file import open_arranged
@@ -209,8 +209,8 @@ def _measured(tensor: TensorRef, room: int) -> TensorRef:
     """Return a tensor with its digest and statistics, by which recordings are paired and gradients judged."""
     if tensor.missing or tensor.nbytes > room:
         return tensor
-    raw = Raw(tensor.read(0, tensor.count).reshape(-1), tensor.dtype, tensor.shape)
-    found = measure(raw)
+    raw = RawTensor(tensor.read(0, tensor.count).reshape(-1), tensor.dtype, tensor.shape)
+    found = measure_tensor(raw)
     return replace(tensor, trace=Trace(digest=found.digest, stats=found.stats))
 
 

@@ -1,4 +1,4 @@
-"""The calls under way: which module began when, inside of which other, and which time that is."""
+"""The stack of running calls: which module was entered when, by which call, and for which time."""
 
 from __future__ import annotations
 
@@ -14,62 +14,56 @@ from nndiff.tensors import Link, Phase
 
 
 @dataclass
-class Frame:
+class CallFrame:
     """Hold a call that has begun."""
 
     module: torch.nn.Module
     name: str
     call: int
     entered: int
-    depth: int
+    python_depth: int
     phase: Phase
     parent: int | None
     inputs: tuple[Link, ...] = ()
 
 
-class _Stack(threading.local):
-    """Hold the calls under way in one thread."""
-
+class _ThreadFrames(threading.local):
     def __init__(self) -> None:
-        self.frames: list[Frame] = []
+        self.frames: list[CallFrame] = []
 
 
-class UnderWay:
-    """Keep the stack of calls, for each thread its own; calls in the backward pass are repetitions, not counted."""
+class CallStack:
+    """Keep the running calls, per thread; calls in the backward pass are recomputations and are not counted."""
 
-    def __init__(self, reserve: Callable[[], int]) -> None:
-        self.counts: Counter[str] = Counter()
-        self._reserve = reserve
-        self._stack = _Stack()
+    def __init__(self, reserve_order: Callable[[], int]) -> None:
+        self.call_counts: Counter[str] = Counter()
+        self._reserve_order = reserve_order
+        self._thread = _ThreadFrames()
 
-    def begin(self, module: torch.nn.Module, name: str) -> Frame:
+    def enter_call(self, module: torch.nn.Module, name: str) -> CallFrame:
         """Put a call on the stack."""
-        depth = _python_depth()
-        frames = self._stack.frames
-        while frames and frames[-1].depth >= depth:
-            frames.pop()  # left by an exception: nothing on the stack can be as deep as what it calls
+        depth = 0
+        python_frame = sys._getframe()
+        while python_frame is not None:
+            depth += 1
+            python_frame = python_frame.f_back  # type: ignore[assignment]  # the last one has none
+        frames = self._thread.frames
+        while frames and frames[-1].python_depth >= depth:
+            frames.pop()  # left by an exception: a caller is never as deep as the call it makes
         phase: Phase = "recompute" if torch._C._current_graph_task_id() != -1 else "forward"
-        call = self.counts[name]
+        call = self.call_counts[name]
         if phase == "forward":
-            self.counts[name] += 1
+            self.call_counts[name] += 1
         parent = frames[-1].entered if frames else None
-        frame = Frame(module, name, call, self._reserve(), depth, phase, parent)
+        frame = CallFrame(module, name, call, self._reserve_order(), depth, phase, parent)
         frames.append(frame)
         return frame
 
-    def end(self, module: torch.nn.Module) -> Frame | None:
-        """Take a call off the stack, with all that was left inside of it; None where it never began."""
-        frames = self._stack.frames
+    def leave_call(self, module: torch.nn.Module) -> CallFrame | None:
+        """Take a call off the stack, and any call left inside it; None if it was never entered."""
+        frames = self._thread.frames
         while frames:
             frame = frames.pop()
             if frame.module is module:
                 return frame
         return None
-
-
-def _python_depth() -> int:
-    frame, depth = sys._getframe(), 0
-    while frame is not None:
-        depth += 1
-        frame = frame.f_back  # type: ignore[assignment]  # the last one has none
-    return depth

@@ -1,4 +1,4 @@
-"""How modules are heard: by hooks of their own, by one of the whole process, or by a call around a compiled one."""
+"""Callbacks around the calls of modules: by forward hooks, by one global hook, or by wrapping a compiled call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.modules import module as modules
+from torch.nn.modules import module as torch_modules
 from torch.utils.hooks import RemovableHandle
 
 from nndiff.recording.capture.plan import Plan
@@ -16,74 +16,73 @@ try:
 except ImportError:  # before torch 2.3
     from torch._utils import is_compiling
 
-Before = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
-After = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+BeforeCall = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
+AfterCall = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
 
-class Attachment:
-    """Call `before` and `after` around every call of the planned modules until detached."""
+class CallHooks:
+    """Run `before_call` and `after_call` around every call of the planned modules, until removed."""
 
-    def __init__(self, plan: Plan, before: Before, after: After) -> None:
+    def __init__(self, plan: Plan, before_call: BeforeCall, after_call: AfterCall) -> None:
         self._plan = plan
-        self._before = before
-        self._after = after
-        self._outside = frozenset(module for _, module in plan.outside)
+        self._before_call = before_call
+        self._after_call = after_call
+        self._global_modules = frozenset(module for _, module in plan.global_hooked)
         self._handles: list[RemovableHandle] = []
-        self._compiled: list[tuple[torch.nn.Module, Any]] = []  # what was called where we now call around it
+        self._compiled_calls: list[tuple[torch.nn.Module, Any]] = []  # what the wrappers replaced
 
-    def attach(self) -> None:
-        """Begin to listen, to all modules or to none."""
+    def install(self) -> None:
+        """Install the hooks of all modules, or none if one fails."""
         try:
             for _, module in self._plan.hooked:
-                self._hook(module)
-            if self._outside:
-                self._handles.append(modules.register_module_forward_hook(_uncompiled(self._after_any)))
-            for _, module in self._plan.replaced:
+                # through the base class: TorchScript modules hide these methods but run the hooks
+                before = torch.nn.Module.register_forward_pre_hook
+                after = torch.nn.Module.register_forward_hook
+                self._handles.append(before(module, _skip_while_compiling(self._before_call), with_kwargs=True))
+                self._handles.append(after(module, _skip_while_compiling(self._after_call), with_kwargs=True))
+            if self._global_modules:
+                hook = _skip_while_compiling(self._after_any_call)
+                self._handles.append(torch_modules.register_module_forward_hook(hook))
+            for _, module in self._plan.wrapped:
                 original: Any = module._compiled_call_impl
-                module._compiled_call_impl = self._around(module, original)
-                self._compiled.append((module, original))
+                module._compiled_call_impl = self._wrap_compiled_call(module, original)
+                self._compiled_calls.append((module, original))
         except BaseException:
-            self.detach()
+            self.remove()
             raise
 
-    def detach(self) -> None:
-        """Remove every trace."""
+    def remove(self) -> None:
+        """Remove every hook and wrapper."""
         for handle in self._handles:
             handle.remove()
-        for module, original in self._compiled:
+        for module, original in self._compiled_calls:
             module._compiled_call_impl = original
         self._handles.clear()
-        self._compiled.clear()
+        self._compiled_calls.clear()
 
-    def _hook(self, module: torch.nn.Module) -> None:
-        # called through the base class: TorchScript modules hide the methods but honour the hooks
-        before, after = torch.nn.Module.register_forward_pre_hook, torch.nn.Module.register_forward_hook
-        self._handles.append(before(module, _uncompiled(self._before), with_kwargs=True))
-        self._handles.append(after(module, _uncompiled(self._after), with_kwargs=True))
+    def _after_any_call(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Report a call once it is over: a hook before it would change how the module runs."""
+        if module in self._global_modules:
+            self._before_call(module, (), {})
+            self._after_call(module, args, {}, output)
 
-    def _after_any(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Hear a call that is over: where a hook before it would make it another call."""
-        if module in self._outside:
-            self._before(module, (), {})
-            self._after(module, args, {}, output)
+    def _wrap_compiled_call(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a call that reports itself: hooks would be compiled along and never run."""
 
-    def _around(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what records a call that was compiled together with its hooks, where hooks would go unheard."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._before(module, args, kwargs)
+        def call_and_report(*args: Any, **kwargs: Any) -> Any:
+            self._before_call(module, args, kwargs)
             output = compiled(*args, **kwargs)
-            self._after(module, args, kwargs, output)
+            self._after_call(module, args, kwargs, output)
             return output
 
-        return call
+        return call_and_report
 
 
-def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that does nothing where it is compiled along: it would tear the model's graph, and stay in it."""
+def _skip_while_compiling(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that does nothing when torch.compile traces it: it would break the graph, and stay in it."""
 
-    def heard(*args: Any) -> None:
+    def run_hook(*args: Any) -> None:
         if not is_compiling():
             hook(*args)
 
-    return heard
+    return run_hook

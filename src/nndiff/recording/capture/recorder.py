@@ -1,56 +1,68 @@
-"""Listen to a model while it runs and change nothing: forward hooks and Tensor.register_hook only."""
+"""Record what modules do while a model runs, and change nothing: forward hooks and Tensor.register_hook only."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from nndiff.recording.capture.call_stack import Frame, UnderWay
-from nndiff.recording.capture.hooks import Attachment
+from nndiff.recording.capture.call_stack import CallFrame, CallStack
+from nndiff.recording.capture.hooks import CallHooks
 from nndiff.recording.capture.lineage import Lineage
 from nndiff.recording.capture.plan import Plan
-from nndiff.recording.capture.recompute import Recomputed
-from nndiff.recording.capture.sink import Sink
+from nndiff.recording.capture.sinks import Sink
 from nndiff.recording.capture.tensors import is_tensor, raw_tensor
-from nndiff.recording.format.digests import Raw
-from nndiff.recording.format.events import TensorEvent
-from nndiff.recording.format.keep_levels import lower
-from nndiff.recording.format.values import describe, flatten
+from nndiff.recording.format.digests import RawTensor
+from nndiff.recording.format.events import Content, TensorEvent
+from nndiff.recording.format.keep_levels import lower_level
+from nndiff.recording.format.values import Placeholder, describe_value, flatten
 from nndiff.tensors import Link, Phase, Site, Slot
 
-_HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)  # never called
+_NEVER_CALLED_CLASSES = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
 
 
 class Recorder:
-    """Attach to a model's modules, send what they do to a sink, leave without a trace."""
+    """Hook a model's modules, send what they do to a sink, and leave no trace.
 
-    def __init__(self, sink: Sink, plan: Plan, *, gradients: bool, inputs_kept: bool) -> None:
+    `on_call` is called after each finished call of a module, and after each gradient at an output.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        plan: Plan,
+        *,
+        gradients: bool,
+        inputs_kept: bool,
+        on_call: Callable[[], None] | None = None,
+    ) -> None:
         self._sink = sink
         self._gradients = gradients
         self._inputs_kept = inputs_kept
+        self._on_call = on_call
         # by identity: some modules (torchmetrics) have a hash that changes with their state
-        self._named = {id(module): (module, name) for name, module in (*plan.hooked, *plan.outside, *plan.replaced)}
-        self._attachment = Attachment(plan, self._before, self._after)
-        self._grad_handles: list[RemovableHandle] = []
-        self._under_way = UnderWay(sink.reserve)
+        self._modules = {id(module): (module, name) for name, module in plan.modules}
+        self._hooks = CallHooks(plan, self._before_call, self._after_call)
+        self._gradient_handles: list[RemovableHandle] = []
+        self._call_stack = CallStack(sink.reserve_order)
         self._lineage = Lineage()
-        self._fired: Counter[int] = Counter()
-        self._listening: dict[int, str] = {}  # event -> name of an output whose gradient is waited for
-        self._recomputed = Recomputed()
+        self._gradient_counts: Counter[int] = Counter()  # by the order of the output
+        self._awaited: dict[int, str] = {}  # outputs that may still get a gradient: name by order
+        self._recomputed = _RecomputeMatcher()
         self._lock = threading.RLock()
-        self._attached = True
+        self._is_attached = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
-        """Stay one: a model that copies its own modules copies no recorder."""
+        """Return the recorder itself: a model that copies its own modules copies no recorder."""
         return self
 
     def __enter__(self) -> Recorder:
-        self._attachment.attach()
+        self._hooks.install()
         return self
 
     def __exit__(
@@ -60,27 +72,27 @@ class Recorder:
 
     def detach(self) -> None:
         """Remove every hook."""
-        self._attachment.detach()
-        for handle in self._grad_handles:
+        self._hooks.remove()
+        for handle in self._gradient_handles:
             handle.remove()
-        self._grad_handles.clear()
-        self._attached = False
+        self._gradient_handles.clear()
+        self._is_attached = False
 
     @property
     def never_called(self) -> list[str]:
-        """Return the modules that were listened to and not heard."""
-        return [
-            name
-            for module, name in self._named.values()
-            if name and not self._under_way.counts[name] and not isinstance(module, _HOLDERS)
-        ]
+        """Return the planned modules that were not called."""
+        names = []
+        for module, name in self._modules.values():
+            if name and not self._call_stack.call_counts[name] and not isinstance(module, _NEVER_CALLED_CLASSES):
+                names.append(name)
+        return names
 
     @property
     def without_gradient(self) -> list[str]:
         """Return the outputs that could have had a gradient and got none."""
-        return list(self._listening.values())
+        return list(self._awaited.values())
 
-    def tensor(
+    def record_tensor(
         self,
         site: Site,
         tensor: torch.Tensor,
@@ -89,139 +101,184 @@ class Recorder:
         forward: int | None = None,
         phase: Phase = "forward",
     ) -> TensorEvent | int:
-        """Record one tensor; return its event, or the order of a note where its elements cannot be read."""
-        return self._tensor(site, tensor, self._lineage.find(tensor), keep=keep, forward=forward, phase=phase)
+        """Record one tensor; return its event, or the order of a placeholder if its elements cannot be read."""
+        known_as = self._lineage.find_event(tensor)
+        return self._record_known(site, tensor, known_as, keep=keep, forward=forward, phase=phase)
 
-    def _tensor(
+    def _record_known(
         self,
         site: Site,
         tensor: torch.Tensor,
-        found: tuple[TensorEvent, str] | None,
+        known_as: tuple[TensorEvent, str] | None,
         *,
         keep: str | None,
         forward: int | None = None,
         phase: Phase = "forward",
-        origin: bool = True,
+        remember: bool = True,
     ) -> TensorEvent | int:
-        """Record a tensor of which is known what it is, or is a view of.
+        """Record a tensor after `known_as`, what the lineage knows of it, was looked up.
 
-        Without `origin` what comes of the tensor is still said to come from the one it is a view of.
+        Without `remember`, later views of the tensor still lead to the event it is a view of.
         """
-        like = found[0] if found and found[1] == "same" else None
+        same_as = known_as[0] if known_as and known_as[1] == "same" else None
         try:
-            raw = None if like else raw_tensor(tensor)
+            raw = None if same_as else raw_tensor(tensor)
         except (RuntimeError, NotImplementedError, TypeError, KeyError) as error:
-            return self._sink.value(site, tensor.__class__.__name__, note=_unreadable(tensor, error), phase=phase)
+            reason = "it has none (meta device)" if tensor.is_meta else str(error).split("\n", 1)[0][:200]
+            note = f"of shape {tuple(tensor.shape)}, whose elements cannot be read: {reason}"
+            return self._sink.add_value(site, Placeholder(type(tensor).__name__, note), phase)
 
-        def load() -> Raw:
+        def load() -> RawTensor:
             return raw if raw is not None else raw_tensor(tensor)
 
-        over = None if found else self._lineage.before(tensor)
-        event = self._sink.tensor(site, load, keep=keep, like=like, forward=forward, over=over, phase=phase)
-        if like is None and origin:
+        over = None if known_as else self._lineage.find_overwritten(tensor)
+        event = self._sink.add_tensor(site, load, keep=keep, same_as=same_as, forward=forward, over=over, phase=phase)
+        if same_as is None and remember:
             self._lineage.remember(tensor, event, raw)
         return event
 
-    def note(self, site: Site, text: str, phase: Phase = "forward") -> int:
+    def record_absence(self, site: Site, reason: str, phase: Phase = "forward") -> int:
         """Record that there is nothing at a site, and why."""
-        return self._sink.value(site, None, note=text, phase=phase)
+        return self._sink.add_value(site, Placeholder("NoneType", reason, Content.ABSENT), phase)
 
-    def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._attached or id(module) not in self._named:
+    def _before_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._is_attached or id(module) not in self._modules:
             return  # a copy of a module took the hook along
         with self._lock:
-            frame = self._under_way.begin(module, self._named[id(module)][1])
-            if frame.phase == "forward":
-                frame.inputs = self._links(frame, args, kwargs)
+            frame = self._call_stack.enter_call(module, self._modules[id(module)][1])
+            if frame.phase == "forward" and (args or kwargs):
+                frame.inputs = self._link_inputs(frame, args, kwargs)
 
-    def _links(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Link, ...]:
-        cls = type(frame.module).__name__
-        given = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+    def _link_inputs(self, frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Link, ...]:
+        arguments = {str(number): value for number, value in enumerate(args)} | kwargs
         links = []
-        for path, leaf in flatten(given, is_tensor) if given else ():
+        for path, leaf in flatten(arguments, is_tensor):
             if is_tensor(leaf):
-                links.append(self._link(Site(frame.name, Slot.INPUT, frame.call, path, "", cls), leaf))
+                site = Site(frame.name, Slot.INPUT, frame.call, path, "", type(frame.module).__name__)
+                links.append(self._link_tensor(site, leaf))
             else:
-                kind, value, note = describe(leaf)
-                links.append(Link(path, "value", None, value if value is not None else note or None, kind))
+                plain = describe_value(leaf)
+                value = plain.value if plain.value is not None else plain.note or None
+                links.append(Link(path, "value", None, value, plain.type))
         return tuple(links)
 
-    def _link(self, site: Site, tensor: torch.Tensor) -> Link:
-        found = self._lineage.find(tensor)
+    def _link_tensor(self, site: Site, tensor: torch.Tensor) -> Link:
+        """Return how an input came to be, and record the input if no earlier event tells what it is."""
+        known_as = self._lineage.find_event(tensor)
         level = self._sink.keep.level(site.module, site.name)
-        if found and not self._inputs_kept:
-            # which part was taken, and how it lies, only the view itself tells; where nothing but statistics is kept
-            # it would cost more than all the rest
-            if found[1] == "view" and level in ("sketch", "full"):
-                self._tensor(site, tensor, found, keep=lower(level, "sketch"), origin=False)
-            return Link(site.path, found[1], found[0].order)
-        kept = level if self._inputs_kept else lower(level, "sketch")
-        event = self._tensor(site, tensor, found, keep=kept)
-        if isinstance(event, int):
-            return Link(site.path, "own", event)
-        how = found[1] if found else "equal" if event.same is not None else "own"
-        return Link(site.path, how, event.order)
+        if known_as and not self._inputs_kept:
+            event, how = known_as
+            # Only the view itself tells which elements were taken and in which order. Where no more than statistics
+            # is kept, it would cost more than everything else.
+            if how == "view" and level in ("sketch", "full"):
+                self._record_known(site, tensor, known_as, keep=lower_level(level, "sketch"), remember=False)
+            return Link(site.path, how, event.order)
+        keep = level if self._inputs_kept else lower_level(level, "sketch")
+        recorded = self._record_known(site, tensor, known_as, keep=keep)
+        if isinstance(recorded, int):
+            return Link(site.path, "own", recorded)
+        if known_as:
+            return Link(site.path, known_as[1], recorded.order)
+        return Link(site.path, "own" if recorded.same is None else "equal", recorded.order)
 
-    def _after(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if not self._attached or id(module) not in self._named:
+    def _after_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not self._is_attached or id(module) not in self._modules:
             return
         with self._lock:
-            frame = self._under_way.end(module)
+            frame = self._call_stack.leave_call(module)
             if frame is None:
                 return
             if frame.phase == "recompute":
-                self._again(frame, output)
-                return
-            orders = self._outputs(frame, output)
-            cls = type(module).__name__
-            self._sink.call(frame.entered, frame.name, frame.call, cls, frame.parent, frame.inputs, orders, frame.phase)
+                self._record_recomputed(frame, output)
+            else:
+                orders = self._record_outputs(frame, output)
+                cls = type(module).__name__
+                self._sink.add_call(
+                    frame.entered, frame.name, frame.call, cls, frame.parent, frame.inputs, orders, frame.phase
+                )
+            if self._on_call is not None:
+                self._on_call()
 
-    def _outputs(self, frame: Frame, output: Any) -> tuple[int, ...]:
+    def _record_outputs(self, frame: CallFrame, output: Any) -> tuple[int, ...]:
         orders = []
         for path, leaf in flatten(output, is_tensor, objects=True):
             site = Site(frame.name, Slot.OUTPUT, frame.call, path, "", type(frame.module).__name__)
             if not is_tensor(leaf):
-                orders.append(self._sink.value(site, leaf))
+                orders.append(self._sink.add_value(site, leaf))
                 continue
-            event = self.tensor(site, leaf)
-            orders.append(event if isinstance(event, int) else event.order)
-            if isinstance(event, TensorEvent):
-                self._recomputed.remember(event)
-                self._listen(leaf, event)
+            event = self.record_tensor(site, leaf)
+            if isinstance(event, int):
+                orders.append(event)
+                continue
+            orders.append(event.order)
+            self._recomputed.remember_output(event)
+            self._await_gradient(leaf, event)
         return tuple(orders)
 
-    def _again(self, frame: Frame, output: Any) -> None:
-        """Take a call that was made again in the backward pass as what it is, never as a call of its own."""
+    def _record_recomputed(self, frame: CallFrame, output: Any) -> None:
+        """Record the outputs of a call in the backward pass as repetitions of earlier outputs."""
         for path, leaf in flatten(output, is_tensor, objects=True):
             if not is_tensor(leaf):
                 continue
-            wanted = Site(frame.name, Slot.RECOMPUTE, 0, path, "", type(frame.module).__name__)
-            event = self._recomputed.record(self, wanted, leaf)
-            if event is not None and event.order not in self._listening and not self._fired[event.order]:
-                self._listen(leaf, event)
+            nth = self._recomputed.count_repetition(frame.name, path)
+            site = Site(frame.name, Slot.RECOMPUTE, 0, path, "", type(frame.module).__name__, nth)
+            only_output = self._recomputed.find_only_output(frame.name, path)
+            recorded = self.record_tensor(site, leaf, keep="digest", forward=only_output, phase="recompute")
+            if isinstance(recorded, int):
+                continue
+            repeated = self._recomputed.match_output(recorded)
+            if repeated and repeated.order not in self._awaited and not self._gradient_counts[repeated.order]:
+                self._await_gradient(leaf, repeated)
 
-    def _listen(self, tensor: torch.Tensor, event: TensorEvent) -> None:
-        """Wait for the gradient at an output: all its uses added up, as autograd hands it on."""
+    def _await_gradient(self, tensor: torch.Tensor, event: TensorEvent) -> None:
+        """Record the gradient at an output when it comes: summed over all uses, as autograd passes it on."""
         if not (self._gradients and tensor.requires_grad):
             return
-        self._listening[event.order] = event.site.name
+        self._awaited[event.order] = event.site.name
 
-        def taken(grad: torch.Tensor) -> None:
+        def record_gradient(gradient: torch.Tensor) -> None:
             with self._lock:
-                self._take_gradient(event, grad)
+                nth = self._gradient_counts[event.order]
+                self._gradient_counts[event.order] += 1
+                self._awaited.pop(event.order, None)
+                output = event.site
+                site = Site(output.module, Slot.GRAD_OUTPUT, output.call, output.path, "", output.cls, nth)
+                self.record_tensor(site, gradient, forward=event.order, phase="backward")
+                if self._on_call is not None:
+                    self._on_call()
 
-        handle: RemovableHandle = tensor.register_hook(taken)  # type: ignore[no-untyped-call]
-        self._grad_handles.append(handle)
-
-    def _take_gradient(self, event: TensorEvent, grad: torch.Tensor) -> None:
-        nth = self._fired[event.order]
-        self._fired[event.order] += 1
-        self._listening.pop(event.order, None)
-        at = event.site
-        site = Site(at.module, Slot.GRAD_OUTPUT, at.call, at.path, "", at.cls, nth)
-        self.tensor(site, grad, forward=event.order, phase="backward")
+        handle: RemovableHandle = tensor.register_hook(record_gradient)  # type: ignore[no-untyped-call]
+        self._gradient_handles.append(handle)
 
 
-def _unreadable(tensor: torch.Tensor, error: Exception) -> str:
-    why = "it has no elements (meta device)" if tensor.is_meta else str(error).split("\n", 1)[0][:200]
-    return f"a tensor of shape {tuple(tensor.shape)} whose elements cannot be read: {why}"
+class _RecomputeMatcher:
+    """Match outputs computed again in the backward pass (activation checkpointing) with those of the forward pass."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[tuple[str, str], list[TensorEvent]] = defaultdict(list)  # by module and path
+        self._match_counts: Counter[int] = Counter()  # by the order of the output
+        self._repetitions: Counter[tuple[str, str]] = Counter()
+
+    def remember_output(self, event: TensorEvent) -> None:
+        """Note an output of the forward pass."""
+        self._outputs[event.site.module, event.site.path].append(event)
+
+    def count_repetition(self, module: str, path: str) -> int:
+        """Return how many outputs were computed again at this place before, and count one more."""
+        self._repetitions[module, path] += 1
+        return self._repetitions[module, path] - 1
+
+    def find_only_output(self, module: str, path: str) -> int | None:
+        """Return the order of the output at this place if there is one only; among several the digest decides."""
+        outputs = self._outputs.get((module, path), [])
+        return outputs[0].order if len(outputs) == 1 else None
+
+    def match_output(self, recomputed: TensorEvent) -> TensorEvent | None:
+        """Return the output that was computed again: one of equal digest, and the one matched least often so far."""
+        outputs = self._outputs.get((recomputed.site.module, recomputed.site.path), [])
+        if not outputs:
+            return None
+        equal = [output for output in outputs if output.digest == recomputed.digest]
+        match = min(equal or outputs, key=lambda output: self._match_counts[output.order])
+        self._match_counts[match.order] += 1
+        return match

@@ -1,4 +1,4 @@
-"""Run a model once, forward and backward, with a recorder listening."""
+"""Run a model once, forward and backward, with a recorder attached."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from nndiff.recording.capture.inputs import Inputs
-from nndiff.recording.capture.losses import loss_of, reaches_nothing
+from nndiff.recording.capture.losses import compute_loss, reaches_nothing
 from nndiff.recording.capture.plan import Plan
 from nndiff.recording.capture.recorder import Recorder
-from nndiff.recording.capture.sink import Sink
+from nndiff.recording.capture.sinks import Sink
 from nndiff.recording.capture.state import State
 from nndiff.recording.capture.tensors import is_tensor
 from nndiff.recording.environment.randomness import RandomState, seed_everything
@@ -24,155 +24,154 @@ from nndiff.tensors import Site, Slot
 from nndiff.text import counted
 from nndiff.weight_norm import fits, made_of
 
-_MANY = 1000  # names kept of a list that may be long
+MOST_NAMES = 1000  # of a list in the metadata
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Say what a run is to do."""
+class RunOptions:
+    """Tell what a run does and records."""
 
     seed: int = 42
     backward: bool = False
     loss: Callable[..., Any] | None = None
     params: bool = False
     inputs_kept: bool = False
+    on_call: Callable[[], None] | None = None  # called after each finished call
 
 
 @dataclass
-class Facts:
-    """Hold what a run found out beside its events."""
+class RunFacts:
+    """Hold what a run found out besides its events."""
 
     meta: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     never_called: frozenset[str] = frozenset()
 
 
-def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wanted: Wanted, state: State) -> Facts:
-    """Run the model with fresh inputs and send everything to the sink; the caller restores the state."""
-    facts = Facts()
-    fed = inputs.fresh()
+def run_once(
+    model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, options: RunOptions, state: State
+) -> RunFacts:
+    """Run the model on fresh inputs and send everything to the sink; the caller restores the state."""
+    facts = RunFacts()
+    fresh = inputs.fresh()
     state.clear_gradients()
-    recorder = Recorder(sink, plan, gradients=wanted.backward, inputs_kept=wanted.inputs_kept)
+    recorder = Recorder(
+        sink, plan, gradients=options.backward, inputs_kept=options.inputs_kept, on_call=options.on_call
+    )
+
+    def record_input(path: str, tensor: torch.Tensor) -> int:
+        event = recorder.record_tensor(Site("", Slot.MODEL_INPUT, path=path), tensor, keep="full")
+        return event.order if isinstance(event, TensorEvent) else event
+
     with recorder:
-        facts.meta["inputs"] = describe_inputs(fed.args, fed.kwargs, _keep_input(recorder), is_tensor)
-        known = _parameters(recorder, model) if wanted.params else set()
-        if wanted.params:
-            _buffers(recorder, model)
-        elif wanted.backward:
-            _normed(recorder, model)
-        seed_everything(wanted.seed)
-        before = RandomState()
-        with contextlib.nullcontext() if wanted.backward else torch.no_grad():
-            output = model(*fed.args, **fed.kwargs)
-        facts.meta["draws"] = before.is_past()
-        if wanted.params:
-            _parameters(recorder, model, known)
-        if wanted.backward:
-            loss, facts.meta["loss"] = loss_of(wanted.loss, model, fed, output, wanted.seed)
-            facts.meta |= _origin(wanted.loss)
-            recorder.tensor(Site("", Slot.LOSS), loss)
-            facts.warnings += _about_loss(loss, wanted)
-            loss.backward()  # type: ignore[no-untyped-call]
-            del loss
+        facts.meta["inputs"] = describe_inputs(fresh.args, fresh.kwargs, record_input, is_tensor)
+        recorded_parameters: set[str] = set()
+        if options.params:
+            recorded_parameters = _record_parameters(recorder, model)
+            for name, buffer in model.named_buffers():
+                if not is_lazy(buffer):
+                    recorder.record_tensor(_make_site(name, Slot.BUFFER_BEFORE), buffer)
+        elif options.backward:
+            _record_weight_norm(recorder, model)
+        seed_everything(options.seed)
+        random_state = RandomState()
+        with contextlib.nullcontext() if options.backward else torch.no_grad():
+            output = model(*fresh.args, **fresh.kwargs)
+        facts.meta["draws"] = random_state.has_advanced()
+        if options.params:
+            _record_parameters(recorder, model, recorded_parameters)  # those of lazy modules exist only now
+        if options.backward:
+            _run_backward(recorder, model, fresh, output, options, facts)
         del output
-        _after(recorder, model, fed, wanted, state, facts)
-    _summary(recorder, wanted, facts)
+        if options.backward:
+            _record_gradients(recorder, model, fresh)
+        _record_changes(recorder, options, state, facts)
+    facts.never_called = frozenset(recorder.never_called)
+    if recorder.never_called:
+        facts.meta["never_called"] = recorder.never_called[:MOST_NAMES]
+    if options.backward and recorder.without_gradient:
+        facts.meta["without_gradient"] = recorder.without_gradient[:MOST_NAMES]
     return facts
 
 
-def _origin(loss: Callable[..., Any] | None) -> dict[str, str]:
-    """Return what is to be told of where a loss comes from; one that knows says so in `origin`."""
-    said = getattr(loss, "origin", "")
-    return {"loss_origin": said} if said and isinstance(said, str) else {}
-
-
-def _about_loss(loss: torch.Tensor, wanted: Wanted) -> list[str]:
-    """Return a warning where gradients mean nothing; a loss that knows why says so in `if_not_finite`."""
+def _run_backward(
+    recorder: Recorder, model: torch.nn.Module, inputs: Inputs, output: Any, options: RunOptions, facts: RunFacts
+) -> None:
+    loss, facts.meta["loss"] = compute_loss(options.loss, model, inputs, output, options.seed)
+    # a loss function may say in `origin` where it comes from, and in `if_not_finite` why it may be NaN
+    origin = getattr(options.loss, "origin", "")
+    if origin and isinstance(origin, str):
+        facts.meta["loss_origin"] = origin
+    recorder.record_tensor(Site("", Slot.LOSS), loss)
     if reaches_nothing(loss):
-        return ["nothing in the output asks for a gradient (detached, no_grad, all frozen): there is none to record"]
-    if bool(torch.isfinite(loss)):
-        return []
-    why = getattr(wanted.loss, "if_not_finite", "")
-    return [f"the loss is {loss.item()}, so no gradient means anything" + (f": {why}" if why else "")]
+        facts.warnings.append(
+            "nothing in the output requires a gradient (detached, no_grad, all frozen), so none was recorded"
+        )
+    elif not bool(torch.isfinite(loss)):
+        reason = getattr(options.loss, "if_not_finite", "")
+        warning = f"the loss is {loss.item()}, so the gradients mean nothing"
+        facts.warnings.append(f"{warning}: {reason}" if reason else warning)
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _keep_input(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
-    def keep(path: str, tensor: torch.Tensor) -> int:
-        event = recorder.tensor(Site("", Slot.MODEL_INPUT, path=path), tensor, keep="full")
-        return event.order if isinstance(event, TensorEvent) else event
-
-    return keep
-
-
-def _parameters(recorder: Recorder, model: torch.nn.Module, known: Container[str] = ()) -> set[str]:
-    """Record the parameters that are not known yet and return their names; lazy ones come to be in a forward pass."""
-    found = [(name, each) for name, each in model.named_parameters() if name not in known and not is_lazy(each)]
-    for name, parameter in found:
-        recorder.tensor(_site(name, Slot.PARAM), parameter)
-    return {name for name, _ in found}
-
-
-def _buffers(recorder: Recorder, model: torch.nn.Module) -> None:
-    for name, buffer in model.named_buffers():
-        if not is_lazy(buffer):
-            recorder.tensor(_site(name, Slot.BUFFER_BEFORE), buffer)
-
-
-def _normed(recorder: Recorder, model: torch.nn.Module) -> None:
-    """Record what weights are computed from at each call: only these tell what gradients a plain weight would have."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    parameters = dict(model.named_parameters())
-    for name in parameters:
-        module, _, tensor = name.rpartition(".")
-        made = made_of(module, tensor)
-        if made:
-            found.setdefault((made.module, made.weight), {})[made.role] = name
-    for roles in found.values():
-        both = [(name, parameters[name]) for _, name in sorted(roles.items())]
-        shapes = [tuple(parameter.shape) for _, parameter in both]
-        if len(shapes) == len("gv") and shapes[0] != shapes[1] and fits(*shapes):
-            for name, parameter in both:
-                recorder.tensor(_site(name, Slot.PARAM), parameter)
-
-
-def _site(name: str, slot: Slot) -> Site:
+def _make_site(name: str, slot: Slot) -> Site:
     module, _, tensor = name.rpartition(".")
     return Site(module, slot, tensor=tensor)
 
 
-def _after(recorder: Recorder, model: torch.nn.Module, fed: Inputs, wanted: Wanted, state: State, facts: Facts) -> None:
-    """Record what is only there once the run is over: gradients of parameters and inputs, changed buffers."""
-    if wanted.backward:
-        for name, parameter in model.named_parameters():
-            site = _site(name, Slot.PARAM_GRAD)
-            if parameter.grad is not None:
-                recorder.tensor(site, parameter.grad, phase="backward")
-            elif parameter.requires_grad:
-                recorder.note(site, "got no gradient", phase="backward")
-        describe_inputs(fed.args, fed.kwargs, _input_gradient(recorder), is_tensor)
-    for module, name, before, now in state.changed_buffers():
-        if before is not None and not wanted.params:
-            recorder.tensor(Site(module, Slot.BUFFER_BEFORE, tensor=name), before)
-        recorder.tensor(Site(module, Slot.BUFFER, tensor=name), now)
-    changed = state.changed_parameters()
-    if changed:
-        facts.meta["changed_parameters"] = changed[:_MANY]
-        facts.warnings.append(f"the run wrote to {counted(changed, 'parameter')}")
+def _record_parameters(recorder: Recorder, model: torch.nn.Module, recorded: Container[str] = ()) -> set[str]:
+    """Record the parameters that are not recorded yet; return their names."""
+    names = set()
+    for name, parameter in model.named_parameters():
+        if name not in recorded and not is_lazy(parameter):
+            recorder.record_tensor(_make_site(name, Slot.PARAM), parameter)
+            names.add(name)
+    return names
 
 
-def _input_gradient(recorder: Recorder) -> Callable[[str, torch.Tensor], int]:
-    def keep(path: str, tensor: torch.Tensor) -> int:
+def _record_weight_norm(recorder: Recorder, model: torch.nn.Module) -> None:
+    """Record the size and direction of normed weights: without them nobody can tell the gradient of a plain weight."""
+    parameters = dict(model.named_parameters())
+    names_by_weight: dict[tuple[str, str], dict[str, str]] = {}
+    for name in parameters:
+        module, _, tensor = name.rpartition(".")
+        made = made_of(module, tensor)
+        if made:
+            names_by_weight.setdefault((made.module, made.weight), {})[made.role] = name
+    for names_by_role in names_by_weight.values():
+        if names_by_role.keys() != {"g", "v"}:
+            continue
+        names = (names_by_role["g"], names_by_role["v"])
+        shapes = [tuple(parameters[name].shape) for name in names]
+        if shapes[0] != shapes[1] and fits(shapes[0], shapes[1]):
+            for name in names:
+                recorder.record_tensor(_make_site(name, Slot.PARAM), parameters[name])
+
+
+def _record_gradients(recorder: Recorder, model: torch.nn.Module, inputs: Inputs) -> None:
+    """Record the gradients of parameters and of the model's inputs."""
+    for name, parameter in model.named_parameters():
+        site = _make_site(name, Slot.PARAM_GRAD)
+        if parameter.grad is not None:
+            recorder.record_tensor(site, parameter.grad, phase="backward")
+        elif parameter.requires_grad:
+            recorder.record_absence(site, "got no gradient", phase="backward")
+
+    def record_input_gradient(path: str, tensor: torch.Tensor) -> int:
         if tensor.is_leaf and tensor.grad is not None:
-            recorder.tensor(Site("", Slot.MODEL_INPUT_GRAD, path=path), tensor.grad, phase="backward")
+            recorder.record_tensor(Site("", Slot.MODEL_INPUT_GRAD, path=path), tensor.grad, phase="backward")
         return 0
 
-    return keep
+    describe_inputs(inputs.args, inputs.kwargs, record_input_gradient, is_tensor)
 
 
-def _summary(recorder: Recorder, wanted: Wanted, facts: Facts) -> None:
-    silent, flat = recorder.never_called, recorder.without_gradient
-    facts.never_called = frozenset(silent)
-    if silent:
-        facts.meta["never_called"] = silent[:_MANY]
-    if wanted.backward and flat:
-        facts.meta["without_gradient"] = flat[:_MANY]
+def _record_changes(recorder: Recorder, options: RunOptions, state: State, facts: RunFacts) -> None:
+    """Record the buffers that the run changed, and warn of changed parameters."""
+    for module, name, before, now in state.list_changed_buffers():
+        if before is not None and not options.params:
+            recorder.record_tensor(Site(module, Slot.BUFFER_BEFORE, tensor=name), before)
+        recorder.record_tensor(Site(module, Slot.BUFFER, tensor=name), now)
+    changed = state.list_changed_parameters()
+    if changed:
+        facts.meta["changed_parameters"] = changed[:MOST_NAMES]
+        facts.warnings.append(f"the run wrote to {counted(changed, 'parameter')}")

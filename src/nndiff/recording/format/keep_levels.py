@@ -1,4 +1,4 @@
-"""How much of each tensor is kept: levels by pattern, and the sketch."""
+"""How much of each tensor is kept: a level by pattern, and the sketch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from nndiff.errors import UsageError
 from nndiff.names import matches_any
-from nndiff.recording.format.lines import KEEP_LEVELS
+from nndiff.recording.format.layout import KEEP_LEVELS
 
 SKETCH = 1024  # values in a sketch
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Hold the rules: the first pattern that names a site decides, else the default."""
+    """Hold the rules: the first pattern that matches a site decides, else the default."""
 
     default: str = "full"
     rules: tuple[tuple[str, str], ...] = ()  # pattern, level
@@ -32,13 +32,12 @@ class Keep:
 
 
 def parse_keep(specs: str | Sequence[str] | Keep) -> Keep:
-    """Return the rules of `LEVEL` and `LEVEL:PATTERN` texts; without a plain LEVEL the rest is kept as stats."""
+    """Return the rules of `LEVEL` and `LEVEL:PATTERN` texts; with patterns only, everything else is kept as stats."""
     if isinstance(specs, Keep):
         return specs
-    given = (specs,) if isinstance(specs, str) else tuple(specs)
     default: str | None = None
     rules: list[tuple[str, str]] = []
-    for spec in given:
+    for spec in (specs,) if isinstance(specs, str) else specs:
         level, colon, pattern = spec.partition(":")
         if level not in KEEP_LEVELS or (colon and not pattern):
             raise UsageError(f"keep {spec!r} is not LEVEL or LEVEL:PATTERN with a level of {', '.join(KEEP_LEVELS)}")
@@ -51,23 +50,23 @@ def parse_keep(specs: str | Sequence[str] | Keep) -> Keep:
     return Keep(default or ("stats" if rules else "full"), tuple(rules))
 
 
-def lower(level: str, most: str) -> str:
-    """Return the level, but no higher than another."""
-    return min(level, most, key=KEEP_LEVELS.index)
+def lower_level(level: str, highest: str) -> str:
+    """Return the level, but no higher than `highest`."""
+    return min(level, highest, key=KEEP_LEVELS.index)
 
 
 @lru_cache(maxsize=256)
 def sketch_positions(count: int) -> NDArray[np.int64]:
-    """Return the places a sketch is taken from: one in each of SKETCH equal stretches, always the same ones."""
+    """Return the positions of a sketch: one in each of SKETCH equal stretches, always the same ones."""
     if count <= SKETCH:
         return np.arange(count, dtype=np.int64)
     edges = np.arange(SKETCH + 1, dtype=np.int64) * count // SKETCH
     lengths = (edges[1:] - edges[:-1]).astype(np.uint64)
-    return edges[:-1] + (_mixed(SKETCH) % lengths).astype(np.int64)
+    return edges[:-1] + (_splitmix64(SKETCH) % lengths).astype(np.int64)
 
 
-def _mixed(count: int) -> NDArray[np.uint64]:
-    """Return splitmix64 of 0, 1, 2, ...: well mixed, and written down in any language in four lines."""
+def _splitmix64(count: int) -> NDArray[np.uint64]:
+    """Return splitmix64 of 0, 1, 2, ...: well mixed, and four lines in any language."""
     with np.errstate(over="ignore"):
         value = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,7 +1,4 @@
-"""The recording format, version 2, as JSON: events to lines and lines to events, every claim checked.
-
-History: 1 the first; 2 digests by XXH3.
-"""
+"""Events as lines of JSON, and back; every claim of a line is checked."""
 
 from __future__ import annotations
 
@@ -11,275 +8,293 @@ import re
 from typing import Any, cast
 
 from nndiff.errors import SourceError
-from nndiff.recording.format.events import LINKS, CallEvent, Event, TensorEvent, ValueEvent
+from nndiff.recording.format.events import LINKS, SLOTS, CallEvent, Content, Event, TensorEvent, ValueEvent
+from nndiff.recording.format.layout import DIGEST, KEEP_LEVELS, NAME_LIMIT, SHARD_NAME
 from nndiff.tensors import Link, Phase, Site, Slot, Stats
 
-FORMAT = "nndiff.recording"
-VERSION = 2
-MANIFEST = "manifest.json"
-EVENTS = "events.jsonl"
-SUFFIX = ".nnrec"
-KEEP_LEVELS = ("digest", "stats", "sketch", "full")  # each holds what the ones before it hold
-
-SHARD = re.compile(r"shard-[0-9]{5,9}\.safetensors\Z")
-DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-LINE_LIMIT = 8 << 20
-NAME_LIMIT = 4096
-_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_BIGGEST = 1 << 62
+_SPECIAL_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NUMBER_LIMIT = 1 << 62
+_AXES_LIMIT = 64
+_OUTPUTS_LIMIT = 1 << 20
 
 
-def shard_name(number: int) -> str:
-    """Return the file name of a shard."""
-    return f"shard-{number:05d}.safetensors"
-
-
-def plain(value: Any) -> Any:
-    """Return a value as plain JSON has it: NaN and infinities as text, tuples as lists, what is foreign as its repr."""
+def to_plain_json(value: Any) -> Any:
+    """Return a value as plain JSON: NaN and infinities as text, tuples as lists, unknown objects as their text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): to_plain_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [to_plain_json(item) for item in value]
     return str(value)
 
 
-def dumps(value: Any, indent: int | None = None) -> str:
-    """Return plain JSON text on one line, or indented."""
-    separators = (",", ":") if indent is None else (",", ": ")
+def dump_json(value: Any) -> str:
+    """Return plain JSON text on one line."""
     try:
-        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=separators, indent=indent)
-    except (TypeError, ValueError):  # seldom: something that JSON lacks
-        return json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=separators, indent=indent)
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError):  # rare: something that JSON lacks
+        return json.dumps(to_plain_json(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def to_line(event: Event) -> str:
-    """Return an event as one line of JSON without what is empty."""
-    body = {name: getattr(event, name) for name in event.__slots__ if name not in ("site", "cls")}
-    if isinstance(event, CallEvent):
-        body |= {"class": event.cls, "inputs": [_link(link) for link in event.inputs]}
-        return dumps({"kind": "call", **_full(body, ("order", "entered", "module", "call"))}) + "\n"
-    if isinstance(event, TensorEvent):
-        body["stats"] = _fields_of(event.stats) if event.stats else None
-    kind = "tensor" if isinstance(event, TensorEvent) else "value"
-    return (
-        dumps({"kind": kind, **_site(event.site), **_full(body, ("order", "shape", "dtype", "type", "value"))}) + "\n"
-    )
+def parse_json_object(where: str, text: bytes | str) -> dict[str, Any]:
+    """Return the JSON object in a text; raise SourceError if it holds anything else, or a key twice."""
 
+    def refuse_constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
 
-def _fields_of(record: Stats | Link) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}
+    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            raise ValueError("duplicate key")
+        return members
 
-
-def _site(site: Site) -> dict[str, Any]:
-    fields = {"class": site.cls, "call": site.call, "path": site.path, "tensor": site.tensor, "nth": site.nth}
-    return {"module": site.module, "slot": site.slot, **{key: value for key, value in fields.items() if value}}
-
-
-def _link(link: Link) -> dict[str, Any]:
-    body = _fields_of(link)
-    return _full(body, ("path", "how", "value") if link.how == "value" else ("path", "how"))
-
-
-def _full(body: dict[str, Any], always: tuple[str, ...]) -> dict[str, Any]:
-    """Leave out what says nothing: None, empty text, empty lists, the usual phase."""
-    return {
-        key: value
-        for key, value in body.items()
-        if key in always or not (value in (None, "", (), []) or (key == "phase" and value == "forward"))
-    }
-
-
-def parse(where: str, text: bytes | str) -> dict[str, Any]:
-    """Return a JSON object, or say that it is none."""
     try:
-        found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+        parsed = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
     except (ValueError, RecursionError):
         raise SourceError(where, "not valid JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise SourceError(where, "not a JSON object")
-    return found
+    return parsed
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+def event_to_line(event: Event) -> str:
+    """Return an event as one line of JSON, without its empty fields."""
+    body: dict[str, Any]
+    if isinstance(event, CallEvent):
+        body = {"kind": "call", "order": event.order, "entered": event.entered, "module": event.module}
+        body["call"] = event.call
+        _add_fields(body, {"class": event.cls, "parent": event.parent})
+        _add_fields(body, {"inputs": [_link_to_json(link) for link in event.inputs], "outputs": event.outputs})
+    elif isinstance(event, TensorEvent):
+        body = {"kind": "tensor", **_site_to_json(event.site)}
+        body |= {"order": event.order, "shape": event.shape, "dtype": event.dtype, "keep": event.keep}
+        body["digest"] = event.digest
+        if event.stats:
+            body["stats"] = {name: getattr(event.stats, name) for name in event.stats.__slots__}
+        _add_fields(body, {"shard": event.shard, "key": event.key, "sketch": event.sketch})
+        _add_fields(body, {"sketch_digest": event.sketch_digest, "same": event.same})
+        _add_fields(body, {"forward": event.forward, "over": event.over})
+    else:
+        body = {"kind": "value", **_site_to_json(event.site)}
+        body |= {"order": event.order, "type": event.type, "value": event.value}
+        _add_fields(body, {"note": event.note})
+        if event.note or not event.is_plain:
+            body["content"] = event.content
+    if event.phase != "forward":
+        body["phase"] = event.phase
+    return dump_json(body) + "\n"
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
+def _add_fields(body: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Add the fields that are not empty; zero is a number like any other."""
+    for name, value in fields.items():
+        if value not in (None, "", (), []):
+            body[name] = value
 
 
-def from_line(where: str, line: bytes) -> Event:
+def _site_to_json(site: Site) -> dict[str, Any]:
+    body: dict[str, Any] = {"module": site.module, "slot": site.slot}
+    fields = {"class": site.cls, "call": site.call, "path": site.path, "tensor": site.tensor, "nth": site.nth}
+    for name, value in fields.items():
+        if value:
+            body[name] = value
+    return body
+
+
+def _link_to_json(link: Link) -> dict[str, Any]:
+    body: dict[str, Any] = {"path": link.path, "how": link.how}
+    _add_fields(body, {"event": link.event, "type": link.type})
+    if link.how == "value" or link.value not in (None, "", (), []):
+        body["value"] = link.value
+    return body
+
+
+def line_to_event(where: str, line: bytes) -> Event:
     """Return the event of one line."""
-    fields = Fields(where, parse(where, line))
-    kind = fields.text("kind")
+    fields = Fields(where, parse_json_object(where, line))
+    kind = fields.get_text("kind")
     if kind == "call":
-        return _call(fields)
+        return _read_call(fields)
     if kind == "tensor":
-        return _tensor(fields)
+        return _read_tensor(fields)
     if kind == "value":
-        return ValueEvent(
-            order=fields.whole("order"),
-            site=_read_site(fields),
-            type=fields.text("type"),
-            value=fields.body.get("value"),
-            note=fields.text("note", ""),
-            phase=_phase(fields),
-        )
+        return _read_value(fields)
     raise SourceError(where, f"an event of the unknown kind {kind!r}")
 
 
 class Fields:
-    """Take typed fields out of an object that nobody vouches for."""
+    """Take typed fields out of a JSON object that nobody vouches for."""
 
     def __init__(self, where: str, body: dict[str, Any]) -> None:
         self.where = where
         self.body = body
 
-    def trouble(self, name: str, wanted: str) -> SourceError:
+    def make_error(self, name: str, expected: str) -> SourceError:
         """Return the error that names the field."""
-        return SourceError(self.where, f"{name!r} of an event is not {wanted}")
+        return SourceError(self.where, f"{name!r} of an event is not {expected}")
 
-    def text(self, name: str, default: str | None = None) -> str:
+    def get_text(self, name: str, default: str | None = None) -> str:
         """Return a field that must be text."""
         value = self.body.get(name, default)
         if not isinstance(value, str) or len(value) > NAME_LIMIT:
-            raise self.trouble(name, f"text of at most {NAME_LIMIT} characters")
+            raise self.make_error(name, f"text of at most {NAME_LIMIT} characters")
         return value
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def get_optional_text(self, name: str) -> str | None:
+        """Return a field that must be text if it is there."""
+        return self.get_text(name) if name in self.body else None
+
+    def get_integer(self, name: str, default: int | None = None) -> int:
         """Return a field that must be a whole number of zero or more."""
         value = self.body.get(name, default)
-        if type(value) is not int or not 0 <= value < _BIGGEST:
-            raise self.trouble(name, "a whole number of zero or more")
+        if type(value) is not int or not 0 <= value < _NUMBER_LIMIT:
+            raise self.make_error(name, "a whole number of zero or more")
         return value
 
-    def maybe(self, name: str) -> int | None:
-        """Return a field that may be absent and must else be a whole number."""
-        return None if self.body.get(name) is None else self.whole(name)
+    def get_optional_integer(self, name: str) -> int | None:
+        """Return a field that must be a whole number if it is there."""
+        return None if self.body.get(name) is None else self.get_integer(name)
 
-    def number(self, name: str) -> float:
-        """Return a field that must be a number, or text for one that JSON lacks."""
+    def get_number(self, name: str) -> float:
+        """Return a field that must be a number, or the text for one that JSON lacks."""
         value = self.body.get(name)
-        if isinstance(value, str) and value in _SPECIAL:
-            return _SPECIAL[value]
+        if isinstance(value, str) and value in _SPECIAL_NUMBERS:
+            return _SPECIAL_NUMBERS[value]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.trouble(name, "a number")
+            raise self.make_error(name, "a number")
         try:
             return float(value)
         except OverflowError:
-            raise self.trouble(name, "a number") from None
+            raise self.make_error(name, "a number") from None
 
-    def wholes(self, name: str, limit: int) -> tuple[int, ...]:
+    def get_integers(self, name: str, limit: int) -> tuple[int, ...]:
         """Return a field that must be a list of whole numbers."""
-        value = self.body.get(name, [])
-        if not isinstance(value, list) or len(value) > limit:
-            raise self.trouble(name, f"a list of at most {limit} whole numbers")
-        if not all(type(each) is int and 0 <= each < _BIGGEST for each in value):
-            raise self.trouble(name, "a list of whole numbers of zero or more")
-        return tuple(value)
+        numbers = self.body.get(name, [])
+        if not isinstance(numbers, list) or len(numbers) > limit:
+            raise self.make_error(name, f"a list of at most {limit} whole numbers")
+        for number in numbers:
+            if type(number) is not int or not 0 <= number < _NUMBER_LIMIT:
+                raise self.make_error(name, "a list of whole numbers of zero or more")
+        return tuple(numbers)
 
-    def match(self, name: str, pattern: re.Pattern[str]) -> str | None:
-        """Return a field that may be absent and must else have a form."""
+    def get_match(self, name: str, pattern: re.Pattern[str]) -> str | None:
+        """Return a field that must match a pattern if it is there."""
         value = self.body.get(name)
         if value is None:
             return None
         if not isinstance(value, str) or not pattern.match(value):
-            raise self.trouble(name, f"of the form {pattern.pattern!r}")
+            raise self.make_error(name, f"of the form {pattern.pattern!r}")
         return value
 
 
 def _read_site(fields: Fields) -> Site:
+    slot = fields.get_text("slot")
+    if slot not in SLOTS:
+        raise fields.make_error("slot", "a slot of docs/recording-format.md")
     return Site(
-        module=fields.text("module"),
-        slot=_read_slot(fields),
-        call=fields.whole("call", 0),
-        path=fields.text("path", ""),
-        tensor=fields.text("tensor", ""),
-        cls=fields.text("class", ""),
-        nth=fields.whole("nth", 0),
+        module=fields.get_text("module"),
+        slot=Slot(slot),
+        call=fields.get_integer("call", 0),
+        path=fields.get_text("path", ""),
+        tensor=fields.get_text("tensor", ""),
+        cls=fields.get_text("class", ""),
+        nth=fields.get_integer("nth", 0),
     )
 
 
-def _read_slot(fields: Fields) -> Slot:
-    try:
-        return Slot(fields.text("slot"))
-    except ValueError:
-        raise fields.trouble("slot", "a slot of docs/recording-format.md") from None
-
-
-def _phase(fields: Fields) -> Phase:
-    phase = fields.text("phase", "forward")
+def _read_phase(fields: Fields) -> Phase:
+    phase = fields.get_text("phase", "forward")
     if phase not in ("forward", "backward", "recompute"):
-        raise fields.trouble("phase", "forward, backward or recompute")
+        raise fields.make_error("phase", "forward, backward or recompute")
     return cast(Phase, phase)
 
 
-def _tensor(fields: Fields) -> TensorEvent:
-    keep = fields.text("keep")
+def _read_tensor(fields: Fields) -> TensorEvent:
+    keep = fields.get_text("keep")
     if keep not in KEEP_LEVELS:
-        raise fields.trouble("keep", "one of " + ", ".join(KEEP_LEVELS))
-    digest = fields.match("digest", DIGEST)
+        raise fields.make_error("keep", "one of " + ", ".join(KEEP_LEVELS))
+    digest = fields.get_match("digest", DIGEST)
     if digest is None:
-        raise fields.trouble("digest", "given")
-    stats = fields.body.get("stats")
-    if stats is not None and not isinstance(stats, dict):
-        raise fields.trouble("stats", "an object")
+        raise fields.make_error("digest", "given")
     return TensorEvent(
-        order=fields.whole("order"),
+        order=fields.get_integer("order"),
         site=_read_site(fields),
-        shape=fields.wholes("shape", 64),
-        dtype=fields.text("dtype"),
+        shape=fields.get_integers("shape", _AXES_LIMIT),
+        dtype=fields.get_text("dtype"),
         keep=keep,
         digest=digest,
-        stats=_stats(Fields(fields.where, stats)) if stats else None,
-        shard=fields.match("shard", SHARD),
-        key=fields.text("key") if "key" in fields.body else None,
-        sketch=fields.text("sketch") if "sketch" in fields.body else None,
-        sketch_digest=fields.match("sketch_digest", DIGEST),
-        same=fields.maybe("same"),
-        forward=fields.maybe("forward"),
-        over=fields.maybe("over"),
-        phase=_phase(fields),
+        stats=_read_stats(fields),
+        shard=fields.get_match("shard", SHARD_NAME),
+        key=fields.get_optional_text("key"),
+        sketch=fields.get_optional_text("sketch"),
+        sketch_digest=fields.get_match("sketch_digest", DIGEST),
+        same=fields.get_optional_integer("same"),
+        forward=fields.get_optional_integer("forward"),
+        over=fields.get_optional_integer("over"),
+        phase=_read_phase(fields),
     )
 
 
-def _stats(fields: Fields) -> Stats:
-    numbers = {name: fields.number(name) for name in ("mean", "std", "min", "max", "abs_max", "l2")}
-    return Stats(count=fields.whole("count"), nonfinite=fields.whole("nonfinite"), **numbers)
-
-
-def _call(fields: Fields) -> CallEvent:
-    inputs = fields.body.get("inputs", [])
-    if not isinstance(inputs, list) or not all(isinstance(each, dict) for each in inputs):
-        raise fields.trouble("inputs", "a list of objects")
-    return CallEvent(
-        order=fields.whole("order"),
-        entered=fields.whole("entered"),
-        module=fields.text("module"),
-        call=fields.whole("call", 0),
-        cls=fields.text("class", ""),
-        parent=fields.maybe("parent"),
-        inputs=tuple(_read_link(Fields(fields.where, each)) for each in inputs),
-        outputs=fields.wholes("outputs", 1 << 20),
-        phase=_phase(fields),
+def _read_stats(fields: Fields) -> Stats | None:
+    body = fields.body.get("stats")
+    if body is not None and not isinstance(body, dict):
+        raise fields.make_error("stats", "an object")
+    if not body:
+        return None
+    inner = Fields(fields.where, body)
+    return Stats(
+        count=inner.get_integer("count"),
+        nonfinite=inner.get_integer("nonfinite"),
+        mean=inner.get_number("mean"),
+        std=inner.get_number("std"),
+        min=inner.get_number("min"),
+        max=inner.get_number("max"),
+        abs_max=inner.get_number("abs_max"),
+        l2=inner.get_number("l2"),
     )
 
 
-def _read_link(fields: Fields) -> Link:
-    how = fields.text("how")
-    if how not in LINKS:
-        raise fields.trouble("how", "one of " + ", ".join(LINKS))
-    return Link(
-        path=fields.text("path"),
-        how=how,
-        event=fields.maybe("event"),
+def _read_value(fields: Fields) -> ValueEvent:
+    note = fields.get_text("note", "")
+    content = fields.get_text("content", (Content.UNREAD if note else Content.PLAIN).value)
+    try:
+        known_content = Content(content)
+    except ValueError:
+        raise fields.make_error("content", "one of " + ", ".join(Content)) from None
+    return ValueEvent(
+        order=fields.get_integer("order"),
+        site=_read_site(fields),
+        type=fields.get_text("type"),
         value=fields.body.get("value"),
-        type=fields.text("type", ""),
+        note=note,
+        content=known_content,
+        phase=_read_phase(fields),
+    )
+
+
+def _read_call(fields: Fields) -> CallEvent:
+    inputs = fields.body.get("inputs", [])
+    if not isinstance(inputs, list) or not all(isinstance(body, dict) for body in inputs):
+        raise fields.make_error("inputs", "a list of objects")
+    links = []
+    for body in inputs:
+        link = Fields(fields.where, body)
+        how = link.get_text("how")
+        if how not in LINKS:
+            raise link.make_error("how", "one of " + ", ".join(LINKS))
+        path, event, kind = link.get_text("path"), link.get_optional_integer("event"), link.get_text("type", "")
+        links.append(Link(path, how, event, body.get("value"), kind))
+    return CallEvent(
+        order=fields.get_integer("order"),
+        entered=fields.get_integer("entered"),
+        module=fields.get_text("module"),
+        call=fields.get_integer("call", 0),
+        cls=fields.get_text("class", ""),
+        parent=fields.get_optional_integer("parent"),
+        inputs=tuple(links),
+        outputs=fields.get_integers("outputs", _OUTPUTS_LIMIT),
+        phase=_read_phase(fields),
     )

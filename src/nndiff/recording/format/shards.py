@@ -1,4 +1,4 @@
-"""Shards: safetensors files written tensor by tensor, whole or absent."""
+"""Shards of a recording: safetensors files written tensor by tensor, complete or absent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import os
 from pathlib import Path
 
-from nndiff.recording.format.digests import Raw
+from nndiff.recording.format.digests import RawTensor
 
-# The header stands in front of the data but is known last: room is kept for it and filled with spaces,
-# which the format allows. So tensors go to disk as they come and none is held in memory.
+# The header comes before the data but is known last: room is reserved for it and filled with spaces,
+# which the format allows. So tensors go to disk as they come and none stays in memory.
 HEADER_ROOM = 1 << 16
-_DATA = 8 + HEADER_ROOM  # where the data begins
+_DATA_START = 8 + HEADER_ROOM
 PART_SUFFIX = ".part"
 
-_CODES = {
+_SAFETENSORS_CODES = {
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
@@ -33,19 +33,19 @@ _CODES = {
 }
 
 
-def entry(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[str, list[int]]:
-    """Return the code and shape a tensor has in a shard; types not every safetensors library knows are raw bytes."""
-    code = _CODES.get(dtype)
+def make_header_entry(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[str, list[int]]:
+    """Return the code and shape of a tensor in a shard; types that some safetensors libraries lack are raw bytes."""
+    code = _SAFETENSORS_CODES.get(dtype)
     return (code, list(shape)) if code else ("U8", [nbytes])
 
 
-def stored_as(dtype: str) -> str:
-    """Return the element type a tensor is read back as from a shard."""
-    return dtype if dtype in _CODES else "uint8"
+def get_stored_dtype(dtype: str) -> str:
+    """Return the dtype that a shard states for a tensor."""
+    return dtype if dtype in _SAFETENSORS_CODES else "uint8"
 
 
 class Shard:
-    """Write one shard: tensors as they come, then the header, then the name it is known by."""
+    """Write one shard: the tensors as they come, then the header, then rename the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,36 +55,36 @@ class Shard:
         self.size = 0
         self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            _write(self._fd, b" " * _DATA)  # not a hole: on a disk that is full by then there would be no room for it
+            _write_all(self._fd, b" " * _DATA_START)  # not a hole: a disk that fills up later would have no room for it
         except OSError:
             self.drop()
             raise
 
-    def fits(self, key: str, raw: Raw) -> bool:
-        """Tell whether the header has room for one more tensor."""
-        return self._header_size + len(self._line(key, raw)) + 1 <= HEADER_ROOM
+    def has_room(self, key: str, raw: RawTensor) -> bool:
+        """Return True if the header has room for one more tensor."""
+        return self._header_size + len(self._make_header_line(key, raw)) + 1 <= HEADER_ROOM
 
-    def add(self, key: str, raw: Raw) -> None:
+    def add_tensor(self, key: str, raw: RawTensor) -> None:
         """Write a tensor's bytes."""
-        line = self._line(key, raw)
+        line = self._make_header_line(key, raw)
         try:
-            _write(self._fd, raw.bytes)
-        except OSError:  # what came before stays whole, and the disk gets its room back
-            os.ftruncate(self._fd, _DATA + self.size)
-            os.lseek(self._fd, _DATA + self.size, os.SEEK_SET)
+            _write_all(self._fd, raw.bytes)
+        except OSError:  # the tensors before it stay readable, and the disk gets its room back
+            os.ftruncate(self._fd, _DATA_START + self.size)
+            os.lseek(self._fd, _DATA_START + self.size, os.SEEK_SET)
             raise
         self._header.append(line)
         self._header_size += len(line) + 1
         self.size += raw.bytes.nbytes
 
-    def _line(self, key: str, raw: Raw) -> str:
+    def _make_header_line(self, key: str, raw: RawTensor) -> str:
         nbytes = raw.bytes.nbytes
-        code, shape = entry(raw.dtype.name, raw.shape, nbytes)
+        code, shape = make_header_entry(raw.dtype.name, raw.shape, nbytes)
         body = {"dtype": code, "shape": shape, "data_offsets": [self.size, self.size + nbytes]}
         return f"{json.dumps(key)}:{json.dumps(body, separators=(',', ':'))}"
 
     def finish(self) -> None:
-        """Write the header, make sure of the bytes on disk, take the final name."""
+        """Write the header, sync to disk, rename to the final name."""
         text = ("{" + ",".join(self._header) + "}").encode().ljust(HEADER_ROOM)
         os.pwrite(self._fd, HEADER_ROOM.to_bytes(8, "little") + text, 0)
         os.fsync(self._fd)
@@ -93,7 +93,7 @@ class Shard:
         sync_folder(self.path.parent)
 
     def drop(self) -> None:
-        """Give up what is unfinished and its disk space."""
+        """Delete the unfinished file."""
         self._close()
         self._part.unlink(missing_ok=True)
 
@@ -103,19 +103,19 @@ class Shard:
             os.close(fd)
 
 
-def _write(fd: int, data: bytes | bytearray | memoryview) -> None:
+def _write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def append_whole(path: Path, data: bytes | bytearray) -> None:
-    """Append to a file so that all of it is there and on disk, or nothing."""
+def append_atomically(path: Path, data: bytes | bytearray) -> None:
+    """Append to a file and sync it; where that fails the file is as it was."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
         try:
-            _write(fd, data)
+            _write_all(fd, data)
             os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)
@@ -124,8 +124,8 @@ def append_whole(path: Path, data: bytes | bytearray) -> None:
         os.close(fd)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that it is there whole or as it was before."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file and sync it; where that fails the file is as it was."""
     part = path.with_name(path.name + PART_SUFFIX)
     try:
         with open(part, "w", encoding="utf-8") as file:
@@ -140,7 +140,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
+    """Make a rename survive a power cut, where the file system can."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

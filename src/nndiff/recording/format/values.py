@@ -1,4 +1,4 @@
-"""Look into what modules return: tuples, lists, dicts, dataclasses, and objects that hold tensors."""
+"""What modules return, taken apart: tuples, lists, dicts, dataclasses, and objects that hold tensors."""
 
 from __future__ import annotations
 
@@ -6,101 +6,102 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
+from nndiff.recording.format.events import Content
+
 _DEEPEST = 24
-_MOST = 4096  # items of one container
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_HELD = (*_PLAIN, bytearray, np.ndarray, np.generic)  # leaves, whatever else is one
+_MOST_ITEMS = 4096  # of one container
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_LEAF_TYPES = (*_PLAIN_TYPES, bytearray, np.ndarray, np.generic)
 _TORCH_NAMES = ("dtype", "device", "layout", "memory_format")  # by name: torch may not be installed
-TEXT_LIMIT = 1000  # characters of a text that is written out
-WHOLE_BITS = 62  # of a whole number that is written out
-EMPTY = "empty"
+TEXT_LIMIT = 1000  # characters of a text that an event holds
+INTEGER_BITS = 62  # of a whole number that an event holds
 
 Leaf = tuple[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
-    """Stand for what was not looked into, and say what it is."""
+class Placeholder:
+    """Stand for something that has no tensors to record, and say what it is."""
 
     type: str
     note: str
+    content: Content = Content.UNREAD
 
 
-def escape(key: object) -> str:
-    """Return one step of a path, not empty and without dots and hashes, so that a path reads in one way only."""
+@dataclass(frozen=True, slots=True)
+class PlainValue:
+    """Describe a leaf that is not a tensor, as an event holds it."""
+
+    type: str
+    value: Any = None
+    note: str = ""
+    content: Content = Content.PLAIN
+
+
+def escape_step(key: object) -> str:
+    """Return a key as one step of a path: not empty, without dots and hashes, so that paths are unambiguous."""
     return str(key)[:200].replace("%", "%25").replace(".", "%2E").replace("#", "%23") or "%"
 
 
-def steps(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a container by steps of a path, all different: `0` and `"0"` may both be keys."""
+def name_steps(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a container by distinct steps of a path: `0` and `"0"` may both be keys."""
     used: set[str] = set()
-    for key, each in items:
-        bare = escape(key)
-        step = next(free for free in chain((bare,), (f"{bare}~{number}" for number in count(1))) if free not in used)
+    for key, item in items:
+        bare = step = escape_step(key)
+        number = 0
+        while step in used:
+            number += 1
+            step = f"{bare}~{number}"
         used.add(step)
-        yield step, each
+        yield step, item
 
 
 def flatten(value: Any, is_leaf: Callable[[Any], bool], objects: bool = False) -> Iterator[Leaf]:
-    """Yield (path, leaf) of everything inside a value; with `objects` also the attributes of foreign objects.
+    """Yield (path, leaf) of everything inside a value; with `objects` also the attributes of other objects.
 
-    Leaves are what `is_leaf` knows (tensors), plain values, and `Unseen` for the rest.
+    Leaves are what `is_leaf` accepts (tensors), plain values, and a `Placeholder` for everything else.
     """
     yield from _walk(value, "", is_leaf, objects, ())
 
 
 def _walk(
-    value: Any, path: str, is_leaf: Callable[[Any], bool], objects: bool, above: tuple[int, ...]
+    value: Any, path: str, is_leaf: Callable[[Any], bool], objects: bool, enclosing: tuple[int, ...]
 ) -> Iterator[Leaf]:
-    if is_leaf(value) or isinstance(value, _HELD):
+    if is_leaf(value) or isinstance(value, _LEAF_TYPES):
         yield path, value
         return
-    if id(value) in above or len(above) >= _DEEPEST:
-        yield path, Unseen(type(value).__name__, "holds itself" if id(value) in above else "nested too deeply")
+    type_name = type(value).__name__
+    if id(value) in enclosing:
+        yield path, Placeholder(type_name, "contains itself")
         return
-    items = _items(value)
+    if len(enclosing) >= _DEEPEST:
+        yield path, Placeholder(type_name, "nested too deeply")
+        return
+    items = _iterate_items(value)
     if items is None:
-        yield from _inside(value, path, is_leaf, above) if objects else [(path, _unseen(value))]
+        yield from _walk_object(value, path, is_leaf, objects, enclosing)
         return
-    seen = 0
-    for step, each in steps(items):
-        seen += 1
-        if seen > _MOST:
-            yield path, Unseen(type(value).__name__, f"only the first {_MOST} items were looked into")
+    count = 0
+    for step, item in name_steps(items):
+        count += 1
+        if count > _MOST_ITEMS:
+            yield path, Placeholder(type_name, f"only the first {_MOST_ITEMS} items were looked into")
             return
-        yield from _walk(each, f"{path}.{step}" if path else step, is_leaf, objects, (*above, id(value)))
-    if seen == 0:
-        yield path, Unseen(type(value).__name__, EMPTY)
+        yield from _walk(item, f"{path}.{step}" if path else step, is_leaf, objects, (*enclosing, id(value)))
+    if count == 0:
+        yield path, Placeholder(type_name, "empty", Content.EMPTY)
 
 
-def _inside(value: Any, path: str, is_leaf: Callable[[Any], bool], above: tuple[int, ...]) -> list[Leaf]:
-    """Return the tensors a foreign object holds (a key-value cache, a distribution), without its plain attributes."""
-    if isinstance(value, (enum.Enum, type)) or callable(value) or not hasattr(value, "__dict__"):
-        return [(path, _unseen(value))]
-    public = {name: each for name, each in vars(value).items() if not name.startswith("_")}
-    inside = _walk(public, path, is_leaf, True, (*above, id(value)))
-    found = [(at, leaf) for at, leaf in inside if is_leaf(leaf) or isinstance(leaf, np.ndarray)]
-    return found or [(path, _unseen(value))]
-
-
-def _unseen(value: Any) -> Unseen | str:
-    """Return what stands for something that holds no tensors: its text, where that says all there is."""
-    cls = type(value)
-    if isinstance(value, (enum.Enum, range, slice)) or (cls.__module__ == "torch" and cls.__name__ in _TORCH_NAMES):
-        return str(value)
-    return Unseen(type(value).__name__, "not looked into")
-
-
-def _items(value: Any) -> Iterator[tuple[Any, Any]] | None:
+def _iterate_items(value: Any) -> Iterator[tuple[Any, Any]] | None:
+    """Return the items of a container by key, or None if the value is not one."""
     if isinstance(value, Mapping):
         return iter(value.items())
-    if isinstance(value, (set, frozenset)) and all(isinstance(each, _PLAIN) for each in value):
-        return iter(enumerate(sorted(value, key=lambda each: (type(each).__name__, repr(each)))))
+    if isinstance(value, (set, frozenset)) and all(isinstance(item, _PLAIN_TYPES) for item in value):
+        return iter(enumerate(sorted(value, key=lambda item: (type(item).__name__, repr(item)))))
     if isinstance(value, deque):
         return iter(enumerate(value))
     if isinstance(value, (tuple, list)):
@@ -111,18 +112,43 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]] | None:
     return None
 
 
-def describe(value: Any) -> tuple[str, Any, str]:
-    """Return type, plain value and note of a leaf that is no tensor."""
-    if isinstance(value, Unseen):
-        return value.type, None, value.note
+def _walk_object(
+    value: Any, path: str, is_leaf: Callable[[Any], bool], objects: bool, enclosing: tuple[int, ...]
+) -> Iterator[Leaf]:
+    """Yield the tensors an object holds (a key-value cache, a distribution), or what stands for it if it has none."""
+    has_attributes = hasattr(value, "__dict__") and not isinstance(value, (enum.Enum, type)) and not callable(value)
+    has_tensors = False
+    if objects and has_attributes:
+        public = {name: attribute for name, attribute in vars(value).items() if not name.startswith("_")}
+        for inner_path, leaf in _walk(public, path, is_leaf, True, (*enclosing, id(value))):
+            if is_leaf(leaf) or isinstance(leaf, np.ndarray):
+                has_tensors = True
+                yield inner_path, leaf
+    if has_tensors:
+        return
+    cls = type(value)
+    is_torch_constant = cls.__module__ == "torch" and cls.__name__ in _TORCH_NAMES
+    if isinstance(value, (enum.Enum, range, slice)) or is_torch_constant:
+        yield path, str(value)  # its text is all there is to it
+    else:
+        yield path, Placeholder(cls.__name__, "not looked into")
+
+
+def describe_value(value: Any) -> PlainValue:
+    """Return a leaf that is not a tensor as an event holds it."""
+    type_name = type(value).__name__
+    if isinstance(value, Placeholder):
+        return PlainValue(value.type, None, value.note, value.content)
     if isinstance(value, (bytes, bytearray)):
-        return type(value).__name__, None, f"{len(value)} bytes"
+        return PlainValue(type_name, None, f"{len(value)} bytes", Content.UNREAD)
     if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and not isinstance(value, (float, str))):
-        return type(value).__name__, None, f"an array of {value.dtype} and shape {value.shape}"
+        return PlainValue(type_name, None, f"of dtype {value.dtype} and shape {value.shape}", Content.UNREAD)
     if isinstance(value, str) and len(value) > TEXT_LIMIT:
-        return "str", value[:TEXT_LIMIT], f"the first of {len(value)} characters"
+        note = f"the first {TEXT_LIMIT:,} of {len(value):,} characters"
+        return PlainValue("str", value[:TEXT_LIMIT], note, Content.UNREAD)
     if isinstance(value, complex):
-        return "complex", [value.real, value.imag], ""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > WHOLE_BITS:
-        return "int", str(value)[:TEXT_LIMIT] if value.bit_length() < 4096 else None, "a large number"
-    return type(value).__name__, value, ""
+        return PlainValue("complex", [value.real, value.imag])
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > INTEGER_BITS:
+        digits = str(value)[:TEXT_LIMIT] if value.bit_length() < 4096 else None
+        return PlainValue("int", digits, "a large number", Content.UNREAD)
+    return PlainValue(type_name, value)

@@ -1,4 +1,4 @@
-"""What models held when they were recorded: parameters and buffers, of which digests tell whether they are the same."""
+"""Parameters and buffers that models held when they were recorded; their digests tell whether they are equal."""
 
 from __future__ import annotations
 
@@ -8,81 +8,93 @@ from typing import Any, NamedTuple
 from nndiff.names import ancestors
 
 
-class Held(NamedTuple):
-    """Tell a tensor that a module holds from others."""
+class HeldTensor(NamedTuple):
+    """Identify the content of one parameter or buffer."""
 
     dtype: str
     shape: tuple[int, ...]
     digest: str
 
-
-def held_by(meta: Mapping[str, Any]) -> dict[str, Held]:
-    """Return what a recording tells of parameters and buffers, by name; recordings of other makers may tell nothing."""
-    told = meta.get("held")
-    found = {name: _held(each) for name, each in told.items()} if isinstance(told, Mapping) else {}
-    return {name: each for name, each in found.items() if each is not None}
+    @property
+    def is_counter(self) -> bool:
+        """Return True for a single integer, such as num_batches_tracked."""
+        return self.shape == () and "int" in self.dtype
 
 
-def _held(told: Any) -> Held | None:
-    if not isinstance(told, Mapping):
-        return None
-    dtype, shape, digest = (told.get(key) for key in Held._fields)
-    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(digest, str):
-        return None
-    return Held(dtype, tuple(shape), digest) if all(type(size) is int for size in shape) else None
+def read_held_tensors(meta: Mapping[str, Any]) -> dict[str, HeldTensor]:
+    """Return the parameters and buffers of a recording by name; recordings by other writers may list none."""
+    listed = meta.get("held")
+    tensors: dict[str, HeldTensor] = {}
+    for name, entry in listed.items() if isinstance(listed, Mapping) else ():
+        if not isinstance(entry, Mapping):
+            continue
+        dtype, shape, digest = entry.get("dtype"), entry.get("shape"), entry.get("digest")
+        if not (isinstance(dtype, str) and isinstance(digest, str) and isinstance(shape, list)):
+            continue
+        if all(type(size) is int for size in shape):
+            tensors[name] = HeldTensor(dtype, tuple(shape), digest)
+    return tensors
 
 
-def fingerprints(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the digests of what each module holds itself, whatever it is called."""
-    found: dict[str, list[str]] = {}
-    for name, held in held_by(meta).items():
-        found.setdefault(name.rpartition(".")[0], []).append(held.digest)
-    return {module: tuple(sorted(digests)) for module, digests in found.items()}
+def collect_module_digests(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the sorted digests of each module's own tensors: equal ones are known equal whatever their names."""
+    digests: dict[str, list[str]] = {}
+    for name, tensor in read_held_tensors(meta).items():
+        digests.setdefault(name.rpartition(".")[0], []).append(tensor.digest)
+    return {module: tuple(sorted(module_digests)) for module, module_digests in digests.items()}
 
 
-def may_be_turned(held: Held) -> bool:
-    """Tell whether a tensor of the same shape may hold the same the other way round, as other classes do."""
-    sizes = [size for size in held.shape if size > 1]
+def may_be_transposed(tensor: HeldTensor) -> bool:
+    """Return True if swapping axes may keep the shape, so that another class may hold the same tensor transposed."""
+    sizes = [size for size in tensor.shape if size > 1]
     return len(sizes) > len(set(sizes))
 
 
-class Unequal(NamedTuple):
-    """Hold what two modules both hold, by the reference's names: how much of it, and what is not the same."""
+class WeightDifference(NamedTuple):
+    """Hold how the tensors of two modules differ, by the reference's names."""
 
-    common: int
+    common: int  # how many could be compared
     differing: tuple[str, ...]
-    alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what only one of the two modules holds itself
+    alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # own tensors that only one of the modules has
 
 
-def compare_held(
-    sides: tuple[Mapping[str, Held], Mapping[str, Held]], modules: tuple[str, str], without: Container[str] = ()
-) -> Unequal:
-    """Compare what two modules hold, themselves or inside, under one name and in one form.
+def compare_held_tensors(
+    sides: tuple[Mapping[str, HeldTensor], Mapping[str, HeldTensor]],
+    modules: tuple[str, str],
+    without: Container[str] = (),
+) -> WeightDifference:
+    """Compare the tensors of two modules, and of the modules inside them, that have one name, shape and dtype.
 
-    What is of another shape or type may lie otherwise: nothing is known of it. Modules inside that are named in
-    `without` are left out, and so are counters.
+    A tensor of another shape or dtype may have another layout, so nothing is known of it. Counters and the inner
+    modules named in `without` are left out.
     """
-    ours, theirs = (_inside(held, module) for held, module in zip(sides, modules, strict=True))
-    front = f"{modules[0]}." if modules[0] else ""
-    alike = [
-        name
-        for name, held in ours.items()
-        if name in theirs and held[:2] == theirs[name][:2] and not _is_counter(held)
-        if not any(front + around in without for around in ancestors(name) if around)
-    ]
-    differing = tuple(front + name for name in alike if ours[name].digest != theirs[name].digest)
-    return Unequal(len(alike), differing, (_alone(ours, theirs, modules[0]), _alone(theirs, ours, modules[1])))
+    reference = _select_inside(sides[0], modules[0])
+    candidate = _select_inside(sides[1], modules[1])
+    prefix = f"{modules[0]}." if modules[0] else ""
+    common, differing = 0, []
+    for name, tensor in reference.items():
+        partner = candidate.get(name)
+        if partner is None or (tensor.dtype, tensor.shape) != (partner.dtype, partner.shape) or tensor.is_counter:
+            continue
+        if any(prefix + module in without for module in ancestors(name) if module):
+            continue
+        common += 1
+        if tensor.digest != partner.digest:
+            differing.append(prefix + name)
+    alone = (_list_alone(reference, candidate, modules[0]), _list_alone(candidate, reference, modules[1]))
+    return WeightDifference(common, tuple(differing), alone)
 
 
-def _alone(mine: Mapping[str, Held], others: Mapping[str, Held], module: str) -> tuple[str, ...]:
-    own = (name for name, held in mine.items() if "." not in name and not _is_counter(held))
-    return tuple(f"{module}.{name}".lstrip(".") for name in own if name not in others)
+def _select_inside(tensors: Mapping[str, HeldTensor], module: str) -> dict[str, HeldTensor]:
+    """Return the tensors of a module and of those inside it, by their names within the module."""
+    prefix = f"{module}." if module else ""
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _inside(held: Mapping[str, Held], module: str) -> dict[str, Held]:
-    front = f"{module}." if module else ""
-    return {name[len(front) :]: each for name, each in held.items() if name.startswith(front)}
-
-
-def _is_counter(held: Held) -> bool:
-    return held.shape == () and "int" in held.dtype
+def _list_alone(tensors: Mapping[str, HeldTensor], partners: Mapping[str, HeldTensor], module: str) -> tuple[str, ...]:
+    """Return the full names of the module's own tensors that its partner lacks."""
+    names = []
+    for name, tensor in tensors.items():
+        if "." not in name and name not in partners and not tensor.is_counter:
+            names.append(f"{module}.{name}".lstrip("."))
+    return tuple(names)

@@ -25,4 +25,4 @@ settings.load_profile("nndiff")
 @pytest.fixture
 def weights_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record as other makers do, who do not tell what modules hold: then only values tell which belong together."""
-    monkeypatch.setattr("nndiff.recording.state.state_digests", lambda model: {})
+    monkeypatch.setattr("nndiff.recording.capture.state.compute_state_digests", lambda model: {})

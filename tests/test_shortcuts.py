@@ -9,7 +9,7 @@ import pytest
 
 from nndiff.comparison import compare_sources
 from nndiff.recording import Writer, open_recording
-from nndiff.recording.keep import sketch_positions
+from nndiff.recording.format.keep_levels import sketch_positions
 from nndiff.verdict import Verdict
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nndiff.recorded import GRADIENTS
 from nndiff.sources import open_source
 
 DEFAULT_SEED = 42
@@ -32,7 +31,7 @@ def is_run(path: str) -> bool:
     """Tell whether a path is a recording, ours or an older script's."""
     if not os.path.isdir(path):
         return False
-    from nndiff.recording.folder import is_recording
+    from nndiff.recording.format.folder import is_recording
     from nndiff.sources.saved_outputs import is_saved_outputs
 
     return is_recording(Path(path)) or is_saved_outputs(path)
@@ -46,7 +45,7 @@ def run_again(path: str) -> RunAgain:
         inputs=_inputs_of(path),
         seed=seed if type(seed) is int else DEFAULT_SEED,
         # one that was cut off may only have the gradients that come first
-        backward=any(tensor.site.slot in GRADIENTS for tensor in source.tensors.values()),
+        backward=any(tensor.site.slot.is_gradient for tensor in source.tensors.values()),
         mode=mode if mode in ("train", "eval") else None,
         dropout="off" if meta.get("dropout") == "off" else None,
         params=meta.get("params") is True,

@@ -186,14 +186,14 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
 
 def _plan_recordings(label: str, reference: Source, candidate: Source, rules: PairingRules) -> Plan:
     from nndiff.align.recordings import align_recordings  # what only recordings need
-    from nndiff.held import held_by
+    from nndiff.recording.format.weights import read_held_tensors
 
     if _lacks_gradients(reference) and _lacks_gradients(candidate):
         raise ModelError(
             "neither the reference nor the candidate has a gradient though both ran backward: nothing in their outputs "
             "requires one (frozen, detached, no_grad); leave out --backward (backward=True)"
         )
-    weights = _read_digests(held_by(reference.meta)), _read_digests(held_by(candidate.meta))
+    weights = _read_digests(read_held_tensors(reference.meta)), _read_digests(read_held_tensors(candidate.meta))
     full = align_recordings(reference.tensors, candidate.tensors, rules.renames, rules.mapping, weights)
     alignment, notes = filter_alignment(full, rules)
     notes = (*notes, *_note_unpaired_gradients(reference, candidate, alignment))

@@ -11,7 +11,7 @@ from nndiff.align.calls import Call
 from nndiff.align.short import is_short, likeliest, nearest
 from nndiff.dtypes import DTYPES
 from nndiff.errors import DamagedError
-from nndiff.recording.keep import sketch_positions
+from nndiff.recording.format.keep_levels import sketch_positions
 from nndiff.tensors import LateData, MemoryData, NoData, Site, Slot, Stats, TensorRef, Trace
 
 RANDOM = np.random.default_rng(0)

@@ -69,10 +69,10 @@ def test_what_can_be_read_is_compared(kind: str) -> None:
 UNREAD: dict[str, tuple[Callable[[torch.Tensor, int], Any], str]] = {
     "generator": (lambda y, n: (each for each in [y]), "a generator"),
     "set of tensors": (lambda y, n: {y}, "a set"),
-    "meta tensor": (lambda y, n: y.to("meta"), "a tensor of shape (3, 4) whose elements cannot be read"),
-    "array of objects": (lambda y, n: np.array([None, n]), "an array of object"),
+    "meta tensor": (lambda y, n: y.to("meta"), "a Tensor, of shape (3, 4), whose elements cannot be read"),
+    "array of objects": (lambda y, n: np.array([None, n]), "a ndarray, of dtype object"),
     "object": (lambda y, n: object(), "a object"),
-    "masked array": (lambda y, n: np.ma.masked_array([1.0, 2.0], [True, False]), "an array of float64"),
+    "masked array": (lambda y, n: np.ma.masked_array([1.0, 2.0], [True, False]), "a MaskedArray, of dtype float64"),
 }
 
 

@@ -223,9 +223,9 @@ _CUT = """
 import os, signal
 import torch
 from torch import nn
-from nndiff.recording import pace
+from nndiff.recording.format import shard_store
 
-pace._SOON = 3600.0  # however slow the machine is just now
+shard_store.SHORTEST_WAIT = 3600.0  # however slow the machine is just now
 
 class Stop(nn.Module):
     def forward(self, x):

@@ -13,7 +13,7 @@ from numpy_files import npy
 from safetensors_files import entry, safetensors
 from torch_files import FOUR, torch_zip, view
 
-from nndiff.recording.format import VERSION
+from nndiff.recording.format.layout import VERSION
 
 
 def indexed(path: Path, weight_map: Any) -> None:

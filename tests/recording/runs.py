@@ -10,27 +10,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from nndiff.recording.call import as_inputs
-from nndiff.recording.determinism import kept_randomness, seed_everything
-from nndiff.recording.losses import loss_of
-from nndiff.recording.measure import measure
+from nndiff.recording.capture.inputs import as_inputs
+from nndiff.recording.capture.losses import compute_loss
+from nndiff.recording.capture.state import State
+from nndiff.recording.capture.tensors import is_tensor, raw_tensor
+from nndiff.recording.environment.randomness import preserve_randomness, seed_everything
+from nndiff.recording.format.digests import measure_tensor
+from nndiff.recording.format.values import flatten
 from nndiff.recording.reader import Recording
 from nndiff.recording.record import record
-from nndiff.recording.state import State
-from nndiff.recording.torch_tensors import is_tensor, raw_tensor
-from nndiff.recording.values import flatten
 
 SEED = 7
 
 
 def digest(tensor: torch.Tensor) -> str:
-    return measure(raw_tensor(tensor), with_stats=False).digest
+    return measure_tensor(raw_tensor(tensor), with_stats=False).digest
 
 
 def bare(model: torch.nn.Module, inputs: Any, backward: bool = True, loss: Any = None) -> dict[str, str]:
     """Run a model as it would run alone; return digests of outputs, gradients and changed buffers by name."""
     state = State(model)
-    with kept_randomness():
+    with preserve_randomness():
         fed = as_inputs(inputs).fresh()
         state.clear_gradients()
         seed_everything(SEED)
@@ -39,11 +39,11 @@ def bare(model: torch.nn.Module, inputs: Any, backward: bool = True, loss: Any =
         leaves = [(path, leaf) for path, leaf in flatten(output, is_tensor, objects=True) if is_tensor(leaf)]
         found = {f"(model):output{'.' + path if path else ''}": digest(leaf) for path, leaf in leaves}
         if backward:
-            loss_of(loss, model, fed, output, SEED)[0].backward()
+            compute_loss(loss, model, fed, output, SEED)[0].backward()
             named = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
             found |= {f"{name}:param_grad": digest(grad) for name, grad in named}
         found |= {
-            f"{module}.{name}:buffer".lstrip("."): digest(now) for module, name, _, now in state.changed_buffers()
+            f"{module}.{name}:buffer".lstrip("."): digest(now) for module, name, _, now in state.list_changed_buffers()
         }
         state.restore()
     return found

@@ -15,11 +15,12 @@ from torch import nn
 
 from helpers import nndiff
 from nndiff.errors import SourceError
-from nndiff.recording import Writer, open_recording, pace
+from nndiff.recording import Writer, open_recording
+from nndiff.recording.format import shard_store
 from nndiff.recording.record import record
 from nndiff.recording.writer import SHARD_BYTES
 
-TOO_LARGE = "a file grew larger than the limit here allows (ulimit -f, or what the disk can hold)"
+TOO_LARGE = "a file grew beyond the size limit (ulimit -f, or that of the file system)"
 PROGRAM = """
 import os, resource, signal, sys
 import numpy as np
@@ -83,7 +84,7 @@ def test_a_small_recording_that_is_killed_leaves_most_of_it(step: int, least: in
 @pytest.mark.parametrize("keep", ["full", "stats"])
 def test_a_slow_run_is_made_safe_by_the_clock(keep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1 << 20, 2))  # two seconds for every look at it
-    monkeypatch.setattr(pace, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(shard_store, "monotonic", lambda: next(clock))
     writer = Writer(tmp_path / "a.nnrec", keep=keep)
     for number in range(3):
         writer.add(f"m{number}", "output", np.ones(4) * number)
@@ -93,12 +94,12 @@ def test_a_slow_run_is_made_safe_by_the_clock(keep: str, tmp_path: Path, monkeyp
 
 def test_a_long_run_has_not_too_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(pace, "monotonic", lambda: clock[0])
-    kept, number = pace.Pace(SHARD_BYTES), 0
+    monkeypatch.setattr(shard_store, "monotonic", lambda: clock[0])
+    kept, number = shard_store.FlushSchedule(SHARD_BYTES), 0
     while clock[0] < 24 * 3600:
         clock[0] += 0.25
-        if kept.overdue():
-            kept.made_safe(0)
+        if kept.is_overdue():
+            kept.note_flush(0)
             number += 1
     assert number < 150
 
@@ -129,8 +130,8 @@ def test_events_that_do_not_fit_are_not_torn(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"first\n")
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
-    program += "from pathlib import Path; from nndiff.recording.shards import append_whole\n"
-    program += "append_whole(Path(sys.argv[1]), b'second\\n')"
+    program += "from pathlib import Path; from nndiff.recording.format.shards import append_atomically\n"
+    program += "append_atomically(Path(sys.argv[1]), b'second\\n')"
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
     assert "File too large" in done.stderr
     assert path.read_bytes() == b"first\n"
@@ -258,9 +259,9 @@ _LIMIT = "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
 _FULL = """
 import resource
 import torch
-from nndiff.recording import pace
+from nndiff.recording.format import shard_store
 
-pace._SOON = pace._SHARE = 0.0  # every event is made safe at once
+shard_store.SHORTEST_WAIT = shard_store.LONGEST_WAIT_SHARE = 0.0  # every event is made safe at once
 
 class Full(torch.nn.Module):
     def forward(self, x):
@@ -353,7 +354,7 @@ def test_a_writer_that_was_given_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_inputs_are_known_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is killed has only its first manifest: it must tell of the inputs what the last one would."""
-    monkeypatch.setattr(pace, "_SOON", 3600.0)  # however slow the machine is just now
+    monkeypatch.setattr(shard_store, "SHORTEST_WAIT", 3600.0)  # however slow the machine is just now
     inputs = {"x": X, "more": [X + 1, None, {"y": X + 2}]}
     seen: list[Any] = []
 
@@ -372,7 +373,7 @@ def test_inputs_are_known_from_the_beginning(tmp_path: Path, monkeypatch: pytest
 MODEL = """
 import resource, sys, torch
 from nndiff.recording.record import record
-from nndiff.recording.hooks import Recorder
+from nndiff.recording.capture.recorder import Recorder
 from nndiff.errors import NndiffError
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])

@@ -12,7 +12,8 @@ import pytest
 from helpers import nndiff
 from nndiff.comparing import compare_sources
 from nndiff.errors import DamagedError
-from nndiff.recording import Writer, hashes, measure, open_recording
+from nndiff.recording import Writer, open_recording
+from nndiff.recording.format import digests, hashes
 from nndiff.verdict import Verdict
 
 VALUES = np.random.default_rng(0).normal(size=100_000).astype(np.float32)  # more than one part
@@ -37,7 +38,7 @@ def flip(path: Path, value: np.ndarray[Any, Any]) -> None:
     shard.write_bytes(body)
 
 
-DAMAGED = "'{}' is damaged: its elements in shard-00000.safetensors do not have the digest"
+DAMAGED = "'{}' is damaged: its elements in shard-00000.safetensors do not match the recorded digest"
 
 
 @pytest.mark.parametrize("side", ["reference", "candidate"])
@@ -78,15 +79,15 @@ def test_sketches_are_checked_too(values: np.ndarray[Any, Any], tmp_path: Path) 
 def test_all_that_is_damaged_is_found_when_asked(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.nnrec", 1.0)
     assert nndiff("show", path, "--check", "-q").stdout.splitlines()[-1] == (
-        "  checked   all elements have the digests that were recorded with them"
+        "  checked   all elements match their recorded digests"
     )
     flip(path, VALUES)
     flip(path, SMALL + np.float32(1))
     done = nndiff("show", path, "--check")
     assert done.returncode == 2
     assert done.stderr == (
-        f"nndiff: {path}: is damaged: the elements of 3 tensors (fc:output first) do not have the digests that were "
-        "recorded with them; copy or record it again\n"
+        f"nndiff: {path}: is damaged: the elements of 3 tensors (fc:output first) do not match their recorded "
+        "digests; copy or record it again\n"
     )
 
 
@@ -110,11 +111,11 @@ def test_nothing_but_a_recording_can_be_checked(tmp_path: Path) -> None:
 
 
 def test_elements_are_read_once_however_many_events_share_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nndiff.recording import checked
+    from nndiff.recording.format import checks
 
     seen: list[tuple[int, ...]] = []
-    whole = checked.digest_in
-    monkeypatch.setattr(checked, "digest_in", lambda *args: seen.append(args[2]) or whole(*args))
+    whole = checks.compute_file_digest
+    monkeypatch.setattr(checks, "compute_file_digest", lambda *args: seen.append(args[2]) or whole(*args))
     tensors = open_recording(recorded(tmp_path / "a.nnrec")).source().tensors
     for _ in range(2):
         for tensor in tensors.values():
@@ -124,8 +125,8 @@ def test_elements_are_read_once_however_many_events_share_them(tmp_path: Path, m
 
 def test_the_check_needs_no_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path / "a.nnrec")
-    monkeypatch.setattr(measure, "native", None)
-    monkeypatch.setattr(hashes, "_TOGETHER", 1)
+    monkeypatch.setattr(digests, "native", None)
+    monkeypatch.setattr(hashes, "_PARTS_AT_ONCE", 1)
     open_recording(path).check()
     flip(path, VALUES)
     with pytest.raises(DamagedError):

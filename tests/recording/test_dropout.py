@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 from end_to_end.zoo import ZOO
-from nndiff.recording.dropout import active_dropout, dropout_off
+from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
 from recording.runs import check_recording
 
@@ -302,7 +302,7 @@ def test_what_is_still_random_is_told(tmp_path: Path) -> None:
     model = Calls(lambda x, training: functional.dropout(x, 0.4, training) + torch.randn(8)).train()
     plain = record(model, X, path=tmp_path / "a")
     still = record(model, X, path=tmp_path / "b", dropout="off")
-    assert "draws random numbers though no dropout module is at work" in plain.warnings[0]
+    assert "draws random numbers though no dropout module is active" in plain.warnings[0]
     assert "draws random numbers though dropout is off" in still.warnings[0]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from nndiff.recording import open_recording
-from nndiff.recording.events import LINKS, SLOTS
-from nndiff.recording.format import FORMAT, KEEP_LEVELS, VERSION
-from nndiff.recording.measure import PART
+from nndiff.recording.format.digests import PART
+from nndiff.recording.format.events import LINKS, SLOTS
+from nndiff.recording.format.layout import FORMAT, KEEP_LEVELS, VERSION
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text()
 

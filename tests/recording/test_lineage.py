@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nndiff.recording import lineage as lineages
-from nndiff.recording import measure as measuring
-from nndiff.recording import state as states
-from nndiff.recording.events import TensorEvent
-from nndiff.recording.lineage import Lineage
-from nndiff.recording.measure import measure
-from nndiff.recording.state import State
-from nndiff.recording.torch_tensors import memory_of, raw_tensor
+from nndiff.recording.capture import lineage as lineages
+from nndiff.recording.capture import state as states
+from nndiff.recording.capture.lineage import Lineage
+from nndiff.recording.capture.state import State
+from nndiff.recording.capture.tensors import find_memory, raw_tensor
+from nndiff.recording.format import digests as measuring
+from nndiff.recording.format.digests import measure_tensor
+from nndiff.recording.format.events import TensorEvent
 from nndiff.tensors import Site
 
 BASE = torch.arange(24, dtype=torch.float32)
@@ -46,12 +46,12 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_tensor_is_known_again_until_a_write_past_torch(kind: str, measured: bool) -> None:
     tensor = MADE[kind](BASE.clone())
     raw = raw_tensor(tensor)
-    measure(raw)
+    measure_tensor(raw)
     known = Lineage()
     known.remember(tensor, event(), raw if measured else None)
-    assert known.find(tensor) == (event(), "same")
+    assert known.find_event(tensor) == (event(), "same")
     tensor.data[0] += 1
-    found = known.find(tensor)
+    found = known.find_event(tensor)
     assert found is None or found[1] != "same"
 
 
@@ -61,7 +61,7 @@ def test_a_storage_freed_by_hand_stays_freed() -> None:
     known = Lineage()
     known.remember(tensor, event())
     tensor.untyped_storage().resize_(0)
-    assert known.find(view) is None
+    assert known.find_event(view) is None
     assert tensor.untyped_storage().nbytes() == 0
 
 
@@ -80,12 +80,12 @@ def test_a_view_is_no_longer_one_after_a_write_past_torch(kind: str, write: str)
     view = VIEWS[kind](tensor)
     known = Lineage()
     known.remember(tensor, event())
-    assert known.find(view) == (event(), "view")
+    assert known.find_event(view) == (event(), "view")
     getattr(tensor.data, write)(torch.ones(4, 6))
-    assert known.find(view) is None
+    assert known.find_event(view) is None
     again = replace(event(), order=1)
     known.remember(tensor, again)
-    assert known.find(view) == (again, "view"), "the new contents are known again"
+    assert known.find_event(view) == (again, "view"), "the new contents are known again"
 
 
 @pytest.mark.usefixtures("_way")
@@ -96,21 +96,21 @@ def test_views_of_what_is_stored_the_other_way_round(kind: str) -> None:
     assert tensor.is_conj() or tensor.is_neg()
     known = Lineage()
     known.remember(tensor, event())
-    found = known.find(tensor.view(2, 6))
+    found = known.find_event(tensor.view(2, 6))
     assert found == ((event(), "view") if kind == "conjugated" else None), "an imaginary part has gaps"
 
 
 def test_memory_is_only_named_where_it_is_all_of_the_tensor() -> None:
-    assert memory_of(BASE) == (BASE.data_ptr(), 96)
-    assert memory_of(BASE.view(2, 3, 4).permute(2, 0, 1)) == (BASE.data_ptr(), 96)
-    assert memory_of(BASE.as_strided((2, 2), (3, 0))) is None
-    assert memory_of(BASE[::2]) is None
-    assert memory_of(BASE[:0]) is None
-    assert memory_of(torch.empty(4, device="meta")) is None
-    assert memory_of(BASE.as_subclass(type("Own", (torch.Tensor,), {}))) is None
+    assert find_memory(BASE) == (BASE.data_ptr(), 96)
+    assert find_memory(BASE.view(2, 3, 4).permute(2, 0, 1)) == (BASE.data_ptr(), 96)
+    assert find_memory(BASE.as_strided((2, 2), (3, 0))) is None
+    assert find_memory(BASE[::2]) is None
+    assert find_memory(BASE[:0]) is None
+    assert find_memory(torch.empty(4, device="meta")) is None
+    assert find_memory(BASE.as_subclass(type("Own", (torch.Tensor,), {}))) is None
     freed = torch.ones(8)[4:]
     freed.untyped_storage().resize_(0)
-    assert memory_of(freed) is None
+    assert find_memory(freed) is None
 
 
 @pytest.mark.usefixtures("_way")
@@ -122,11 +122,11 @@ def test_parameters_written_past_torch_are_put_back(asked: bool) -> None:
     for _ in range(2):  # what was found once must not stand for the next time
         model.weight.data[0, 0] += 1
         if asked:
-            assert state.changed_parameters() == ["weight"]
+            assert state.list_changed_parameters() == ["weight"]
         state.restore()
         assert torch.equal(model.weight, before)
         if asked:
-            assert state.changed_parameters() == []
+            assert state.list_changed_parameters() == []
         state.clear_gradients()
 
 
@@ -135,11 +135,11 @@ def test_what_a_tensor_was_before_it_was_written_to_is_known(kind: str) -> None:
     base = BASE.clone()
     tensor = MADE[kind](base)
     known = Lineage()
-    assert known.before(tensor) is None
+    assert known.find_overwritten(tensor) is None
     known.remember(tensor, replace(event(), order=7))
-    assert known.before(tensor) is None
+    assert known.find_overwritten(tensor) is None
     (tensor if kind == "half" else base).mul_(2)  # all others are views of it
-    assert known.before(tensor) == 7
-    assert known.before(MADE[kind](BASE.clone())) is None
+    assert known.find_overwritten(tensor) == 7
+    assert known.find_overwritten(MADE[kind](BASE.clone())) is None
     known.remember(tensor, replace(event(), order=8))
-    assert known.before(tensor) is None
+    assert known.find_overwritten(tensor) is None

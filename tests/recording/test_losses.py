@@ -15,8 +15,8 @@ from torch import nn
 
 import nndiff
 from nndiff.errors import ModelError
-from nndiff.recording.call import Inputs
-from nndiff.recording.losses import loss_of
+from nndiff.recording.capture.inputs import Inputs
+from nndiff.recording.capture.losses import compute_loss
 from nndiff.recording.record import record
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
@@ -95,7 +95,7 @@ def test_transformers_with_and_without_return_dict(labels: bool) -> None:
 
 
 def loss(output: Any) -> tuple[torch.Tensor, str]:
-    return loss_of(None, nn.Identity(), Inputs(), output, 42)
+    return compute_loss(None, nn.Identity(), Inputs(), output, 42)
 
 
 def test_a_loss_without_a_name_is_the_one_number_in_the_first_place() -> None:
@@ -117,11 +117,11 @@ def test_an_output_that_asks_for_no_gradient_is_recorded_and_told(given: Any, tm
     found = record(model, X, path=tmp_path / "a.nnrec", backward=True, loss=given)
     assert names(found, "loss") == ["(model):loss"]
     assert not names(found, "param_grad")
-    assert any("nothing in the output asks for a gradient" in warning for warning in found.warnings)
+    assert any("nothing in the output requires a gradient" in warning for warning in found.warnings)
 
 
 def test_an_output_without_numbers_has_no_loss() -> None:
-    with pytest.raises(ModelError, match="nothing to go backward from"):
+    with pytest.raises(ModelError, match="so there is no backward pass"):
         loss(torch.arange(3))
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from nndiff.errors import NndiffError, SourceError
 from nndiff.recording import Writer, open_recording
-from nndiff.recording.events import CallEvent, TensorEvent, ValueEvent
-from nndiff.recording.format import from_line, to_line
+from nndiff.recording.format.events import SLOTS, CallEvent, Content, TensorEvent, ValueEvent
+from nndiff.recording.format.lines import event_to_line, line_to_event
 from nndiff.sources import open_source
 from nndiff.tensors import Link, Site, Stats
 
@@ -30,8 +30,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.add("fc", "output", np.arange(6.0, dtype=np.float32).reshape(2, 3))
         writer.add("fc", "output", np.arange(6.0, dtype=np.float32).reshape(2, 3))
         writer.add("fc", "output", None, path="1")
-        entered = writer.reserve()
-        writer.call(entered, "fc", 0, "Linear", None, (Link("0", "own", 0),), (1,))
+        entered = writer.reserve_order()
+        writer.add_call(entered, "fc", 0, "Linear", None, (Link("0", "own", 0),), (1,))
     return path
 
 
@@ -60,26 +60,28 @@ LIES: dict[str, tuple[Callable[[Lines], Any], str]] = {
     "an absolute shard": (lambda lines: lines[0].update(shard="/etc/passwd"), "'shard' of an event"),
     "a shard that is not there": (lambda lines: lines[0].update(shard="shard-00009.safetensors"), "no such file"),
     "a key that is not there": (lambda lines: lines[0].update(key="other"), "is not in shard-00000"),
-    "no key": (lambda lines: lines[0].pop("key"), "says not where"),
-    "another shape": (lambda lines: [line.update(shape=[3, 2]) for line in lines[:2]], "another shape or type"),
-    "a huge shape": (lambda lines: lines[1].update(shape=[1 << 40, 1 << 40]), "is not"),
+    "no key": (lambda lines: lines[0].pop("key"), "does not say where"),
+    "another shape": (lambda lines: [line.update(shape=[3, 2]) for line in lines[:2]], "another shape or dtype"),
+    "a huge shape": (lambda lines: lines[1].update(shape=[1 << 40, 1 << 40]), "claims to equal an earlier tensor"),
     "a negative shape": (lambda lines: lines[0].update(shape=[-1]), "'shape' of an event"),
     "a shape of floats": (lambda lines: lines[0].update(shape=[1.5]), "'shape' of an event"),
     "many axes": (lambda lines: lines[0].update(shape=[1] * 65), "'shape' of an event"),
-    "another dtype": (lambda lines: lines[1].update(dtype="int32", same=None), "another shape or type"),
+    "another dtype": (lambda lines: lines[1].update(dtype="int32", same=None), "another shape or dtype"),
     "an unknown dtype": (lambda lines: lines[0].update(dtype="float99"), "unknown dtype"),
     "a short digest": (lambda lines: lines[0].update(digest="00"), "'digest' of an event"),
     "no digest": (lambda lines: lines[0].pop("digest"), "'digest' of an event"),
     "another kind": (lambda lines: lines[0].update(kind="secret"), "unknown kind"),
+    "an unknown slot": (lambda lines: lines[0].update(slot="state"), "'slot' of an event"),
+    "the slot of files": (lambda lines: lines[0].update(slot="stored"), "'slot' of an event"),
     "an unknown level": (lambda lines: lines[0].update(keep="most"), "'keep' of an event"),
     "statistics of text": (lambda lines: lines[0]["stats"].update(mean="many"), "'mean' of an event"),
     "statistics that are a list": (lambda lines: lines[0].update(stats=[1]), "'stats' of an event"),
     "orders that go back": (lambda lines: lines[1].update(order=0), "goes back"),
     "a name twice": (lambda lines: lines[1].pop("call"), "two events of the name"),
-    "the same as what comes later": (lambda lines: lines[0].update(same=1), "refers to an event 1"),
-    "written over what comes later": (lambda lines: lines[0].update(over=1), "refers to an event 1"),
-    "the same as another": (lambda lines: lines[1].update(digest="0" * 64), "claims to be the same"),
-    "a call of what is not there": (lambda lines: lines[3].update(outputs=[77]), "refers to events that are not there"),
+    "the same as what comes later": (lambda lines: lines[0].update(same=1), "refers to event 1, which is missing"),
+    "written over what comes later": (lambda lines: lines[0].update(over=1), "refers to event 1, which is missing"),
+    "the same as another": (lambda lines: lines[1].update(digest="0" * 64), "claims to equal an earlier tensor"),
+    "a call of what is not there": (lambda lines: lines[3].update(outputs=[77]), "refers to events that are missing"),
     "a call that ends before it begins": (lambda lines: lines[3].update(entered=99), "refers to events"),
     "inputs that are a number": (lambda lines: lines[3].update(inputs=3), "'inputs' of an event"),
     "a link of no kind": (lambda lines: lines[3]["inputs"][0].update(how="magic"), "'how' of an event"),
@@ -129,14 +131,14 @@ def test_manifests_that_are_none(text: str, message: str, good: Path, tmp_path: 
         ({"complete": "yes"}, "'complete' is neither true nor false"),
         ({"events": "x"}, "'events' is not a whole number"),
         ({"events": True}, "'events' is not a whole number"),
-        ({"events": 3}, "tells of 3 events where there are 4"),
+        ({"events": 3}, "claims 3 events but there are 4"),
         ({"shards": None}, "'shards' is not a list of objects"),
         ({"shards": [3]}, "'shards' is not a list of objects"),
         ({"shards": [{"file": "../x", "bytes": 1}]}, "'../x' in 'shards' is not the name of a shard"),
         ({"shards": [{"bytes": 1}]}, "a NoneType in 'shards' is not the name of a shard"),
         ({"shards": [{"file": "shard-00000.safetensors", "bytes": -1}]}, "'bytes' of shard-00000.safetensors is not"),
-        ({"shards": [{"file": "shard-00000.safetensors", "bytes": 10**18}]}, "too few for the 1,000,000,000"),
-        ({"shards": [{"file": "shard-00009.safetensors", "bytes": 1}]}, "is missing though the manifest names it"),
+        ({"shards": [{"file": "shard-00000.safetensors", "bytes": 10**18}]}, "fewer than the 1,000,000,000"),
+        ({"shards": [{"file": "shard-00009.safetensors", "bytes": 1}]}, "is missing, but the manifest names it"),
     ],
 )
 def test_manifests_that_claim_what_is_not_so(change: dict[str, Any], message: str, good: Path, tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_torn_last_line_is_left_out_and_said(good: Path, tmp_path: Path) -> No
     recording = open_recording(path)
     assert not recording.complete
     assert len(recording.events) == 3
-    assert any("torn off" in note for note in recording.notes)
+    assert any("cut off and is left out" in note for note in recording.notes)
     assert any("damaged: 3 of 4 events" in note for note in recording.notes)
 
 
@@ -234,13 +236,13 @@ def test_an_archive_of_a_recording_says_that_it_is_to_be_unpacked(
     """A tar of weights is a checkpoint; taken for one, a recording would lose its order and its digests."""
     shutil.copytree(good, tmp_path / "in" / inside)
     packed = shutil.make_archive(str(tmp_path / "packed"), kind, tmp_path / "in")
-    with pytest.raises(SourceError, match=r"a recording packed in an archive, .*: unpack it, give its folder"):
+    with pytest.raises(SourceError, match=r"a recording in an archive; unpack it and give its folder"):
         open_source(packed)
 
 
 TEXT = st.text(max_size=20)
 NUMBER = st.integers(0, 1 << 40)
-SITES = st.builds(Site, TEXT, TEXT, NUMBER, TEXT, TEXT, TEXT, NUMBER)
+SITES = st.builds(Site, TEXT, st.sampled_from([*SLOTS]), NUMBER, TEXT, TEXT, TEXT, NUMBER)
 ANY_FLOAT = st.floats(allow_nan=False)
 STATS = st.builds(Stats, NUMBER, NUMBER, *[ANY_FLOAT] * 6)
 PHASES = st.sampled_from(["forward", "backward", "recompute"])
@@ -251,7 +253,9 @@ TENSORS = st.builds(
     st.none() | st.just("shard-00001.safetensors"), st.none() | TEXT.filter(bool), st.none() | TEXT.filter(bool),
     st.none() | st.just("cd" * 32), MAYBE, MAYBE, MAYBE, PHASES,
 )  # fmt: skip
-VALUES = st.builds(ValueEvent, NUMBER, SITES, TEXT, st.none() | TEXT | st.booleans() | NUMBER, TEXT, PHASES)
+VALUES = st.builds(
+    ValueEvent, NUMBER, SITES, TEXT, st.none() | TEXT | st.booleans() | NUMBER, TEXT, st.sampled_from(Content), PHASES
+)
 LINKS = st.builds(Link, TEXT, st.sampled_from(["same", "view", "own", "none"]), MAYBE, st.none(), TEXT)
 CALLS = st.builds(
     CallEvent, NUMBER, NUMBER, TEXT, NUMBER, TEXT, MAYBE, st.lists(LINKS, max_size=3).map(tuple),
@@ -261,7 +265,7 @@ CALLS = st.builds(
 
 @given(TENSORS | VALUES | CALLS)
 def test_events_survive_the_way_to_a_line_and_back(event: Any) -> None:
-    line = to_line(event)
+    line = event_to_line(event)
     assert line.endswith("\n")
     assert line.isascii()
-    assert from_line("here", line.encode()) == event
+    assert line_to_event("here", line.encode()) == event

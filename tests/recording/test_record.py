@@ -17,7 +17,7 @@ import nndiff
 from nndiff.errors import ModelError, SourceError, UsageError
 from nndiff.models.inputs import load
 from nndiff.recording import open_recording
-from nndiff.recording.dropout import active_dropout, dropout_off
+from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
 from recording.runs import check_recording, names, numbers
 
@@ -126,7 +126,7 @@ class Tied(nn.Module):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit is
 @pytest.mark.parametrize("pattern", ["two", "script.0"])
 def test_modules_that_go_by_another_name_or_are_out_of_reach(pattern: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="matches only modules that are not recorded by that name"):
+    with pytest.raises(UsageError, match="matches only modules that cannot be recorded under that name"):
         record(Tied(), X, path=tmp_path / "a.nnrec", include=pattern)
 
 
@@ -157,7 +157,7 @@ def _line_of(text: str) -> int:
 def test_dropout_off_and_its_warning(tmp_path: Path) -> None:
     model = Net().train()
     noisy = check_recording(model, X, tmp_path / "a.nnrec")
-    assert any("dropout at work in 4 modules" in warning for warning in noisy.warnings)
+    assert any("active dropout in 4 modules" in warning for warning in noisy.warnings)
     quiet = record(model, X, path=tmp_path / "b.nnrec", dropout="off", backward=True)
     assert quiet.warnings == ()
     calm = record(model, X, path=tmp_path / "c.nnrec", mode="eval", backward=True)
@@ -254,7 +254,7 @@ def test_the_projection_is_not_blind_behind_a_norm(tmp_path: Path) -> None:
     ("loss", "message"),
     [
         (lambda output: 3.0, "returned a float"),
-        (lambda output: output, "begins with one number"),
+        (lambda output: output, "starts from a single number"),
         (lambda output: output.detach().sum(), "does not depend on any parameter"),
     ],
 )

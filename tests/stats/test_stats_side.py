@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType, opaque
-from nndiff.recording import measure as measuring
-from nndiff.recording.hashes import PART, part_hashes
-from nndiff.recording.measure import Measured, Raw, head, measure
+from nndiff.recording.format import digests
+from nndiff.recording.format.digests import Measurement, RawTensor, digest_header, measure_tensor
+from nndiff.recording.format.hashes import PART, hash_parts
 from nndiff.tensors import Stats
 
 _native = pytest.importorskip("nndiff.stats._native")
@@ -34,7 +34,7 @@ def documented(data: NDArray[np.uint8]) -> bytes:
     return b"".join(xxhash.xxh3_128_intdigest(part).to_bytes(16, "little") for part in parts)
 
 
-def drawn(dtype: DType, count: int, seed: int = 0) -> Raw:
+def drawn(dtype: DType, count: int, seed: int = 0) -> RawTensor:
     """Return elements of any type, ordinary numbers where it has them."""
     rng = np.random.default_rng(seed)
     numbers = rng.standard_normal(count) * 3
@@ -50,14 +50,14 @@ def drawn(dtype: DType, count: int, seed: int = 0) -> Raw:
         flat = numbers.astype(dtype.storage)
     else:
         flat = rng.integers(0, 256, count * dtype.itemsize).astype(np.uint8).view(dtype.storage)
-    return Raw(flat, dtype, (count,))
+    return RawTensor(flat, dtype, (count,))
 
 
-def plainly(raw: Raw, with_stats: bool = True) -> Measured:
+def plainly(raw: RawTensor, with_stats: bool = True) -> Measurement:
     """Measure without the functions in C."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "native", None)
-        return measure(raw, with_stats)
+        patch.setattr(digests, "native", None)
+        return measure_tensor(raw, with_stats)
 
 
 def agree(one: Stats | None, other: Stats | None) -> None:
@@ -72,8 +72,8 @@ def agree(one: Stats | None, other: Stats | None) -> None:
         assert np.isclose(a, b, rtol=1e-12, atol=1e-13 * reach, equal_nan=True), (one, other)
 
 
-def check_both_ways(raw: Raw) -> Measured:
-    ours, plain = measure(raw), plainly(raw)
+def check_both_ways(raw: RawTensor) -> Measurement:
+    ours, plain = measure_tensor(raw), plainly(raw)
     assert ours.digest == plain.digest
     agree(ours.stats, plain.stats)
     return ours
@@ -96,10 +96,10 @@ def test_hashes_of_every_length_are_those_of_the_library(size: int, level: str) 
 @pytest.mark.parametrize("size", SIZES)
 def test_digests_are_the_documented_ones_with_and_without_the_extension(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
-    assert part_hashes(data) == documented(data)
-    expected = hashlib.sha256(head("uint8", (size,)) + documented(data)).hexdigest()
-    raw = Raw(data, DTYPES["uint8"], (size,))
-    assert measure(raw).digest == expected == plainly(raw).digest
+    assert hash_parts(data) == documented(data)
+    expected = hashlib.sha256(digest_header("uint8", (size,)) + documented(data)).hexdigest()
+    raw = RawTensor(data, DTYPES["uint8"], (size,))
+    assert measure_tensor(raw).digest == expected == plainly(raw).digest
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -128,19 +128,19 @@ def test_what_is_not_finite_is_counted_and_left_out(name: str, bad: float) -> No
 
 def test_numbers_close_together_far_from_zero_keep_their_spread() -> None:
     flat = 1e6 + np.random.default_rng(0).standard_normal(300_000)
-    stats = check_both_ways(Raw(flat, DTYPES["float64"], flat.shape)).stats
+    stats = check_both_ways(RawTensor(flat, DTYPES["float64"], flat.shape)).stats
     assert stats is not None
     assert np.isclose(stats.std, flat.std(), rtol=1e-9)
-    constant = check_both_ways(Raw(np.full(70000, 0.1, np.float32), DTYPES["float32"], (70000,))).stats
+    constant = check_both_ways(RawTensor(np.full(70000, 0.1, np.float32), DTYPES["float32"], (70000,))).stats
     assert constant is not None
     assert constant.std < 1e-15
 
 
 def test_squares_beyond_float64_and_shapes_without_axes() -> None:
-    check_both_ways(Raw(np.array([1e300, -2e300, 1.0]), DTYPES["float64"], (3,)))
-    check_both_ways(Raw(np.array([2.5], np.float32), DTYPES["float32"], ()))
-    assert measure(Raw(np.zeros(5, np.uint8), opaque("odd"), (5,))).stats is None
-    assert measure(drawn(DTYPES["float32"], 5), with_stats=False).stats is None
+    check_both_ways(RawTensor(np.array([1e300, -2e300, 1.0]), DTYPES["float64"], (3,)))
+    check_both_ways(RawTensor(np.array([2.5], np.float32), DTYPES["float32"], ()))
+    assert measure_tensor(RawTensor(np.zeros(5, np.uint8), opaque("odd"), (5,))).stats is None
+    assert measure_tensor(drawn(DTYPES["float32"], 5), with_stats=False).stats is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,7 +151,7 @@ def test_any_bits_agree(data: st.DataObject) -> None:
     flat = np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.storage)
     repeat = data.draw(st.sampled_from((1, 3, 500)))
     flat = np.tile(flat, repeat)
-    check_both_ways(Raw(flat, dtype, flat.shape))
+    check_both_ways(RawTensor(flat, dtype, flat.shape))
 
 
 def test_the_hashes_notice_any_one_bit_and_any_exchange() -> None:

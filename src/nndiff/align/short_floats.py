@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nndiff.align.calls import Call, CallLists, group_calls
 from nndiff.errors import DamagedError
-from nndiff.recording.keep import sketch_positions
+from nndiff.recording.format.keep_levels import sketch_positions
 from nndiff.tensors import TensorRef
 
 _EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}

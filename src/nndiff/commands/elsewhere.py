@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nndiff
 from nndiff.errors import ModelError, UsageError
-from nndiff.recording.folder import BEFORE, FINISHED, LEFT, put_aside
+from nndiff.recording.format.folder import BEFORE, FINISHED, LEFT, put_aside
 from nndiff.sources import Source, open_source
 
 

@@ -171,7 +171,7 @@ def record_model(args: argparse.Namespace, output: str) -> tuple[ModelSpec, Reco
 
 
 def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
-    from nndiff.recording.folder import put_aside
+    from nndiff.recording.format.folder import put_aside
     from nndiff.reports.figures import format_size
     from nndiff.reports.wording import with_checkpoint
 

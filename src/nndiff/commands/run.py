@@ -16,7 +16,7 @@ from nndiff.commands.options import add_report_options, add_tolerance_options, c
 from nndiff.commands.record import add_kept_options, add_run_options
 from nndiff.errors import SourceError
 from nndiff.models.kinds import check_name
-from nndiff.recording.folder import is_recording
+from nndiff.recording.format.folder import is_recording
 from nndiff.sources import Source
 from nndiff.tolerance import choose
 

@@ -95,13 +95,13 @@ def run(args: argparse.Namespace) -> int:
         _print_json(source, recording, tensors, numbers)
     else:
         lines = [*(_summary(source) if recording is None else _about(recording)), *_shown(source, tensors)]
-        lines += ["  checked   all elements have the digests that were recorded with them"] if args.check else []
+        lines += ["  checked   all elements match their recorded digests"] if args.check else []
         _print_text(lines, tensors, numbers, args.quiet, wanted)
     return 0 if tensors else 2
 
 
 def _recording(path: str) -> Recording | None:
-    from nndiff.recording.folder import is_recording
+    from nndiff.recording.format.folder import is_recording
     from nndiff.recording.reader import open_recording
 
     return open_recording(path) if is_recording(Path(path)) else None

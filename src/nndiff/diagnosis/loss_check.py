@@ -8,7 +8,7 @@ from typing import Any
 
 from nndiff.diagnosis.modules import read_module_tree
 from nndiff.diagnosis.site_pairs import SitePair
-from nndiff.held import held_by as read_held_tensors
+from nndiff.recording.format.weights import read_held_tensors
 from nndiff.result import Leftover, Note, NoteSlug
 from nndiff.tensors import Slot, TensorRef
 from nndiff.verdict import Verdict

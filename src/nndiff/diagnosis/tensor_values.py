@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.recording.keep import sketch_positions
+from nndiff.recording.format.keep_levels import sketch_positions
 from nndiff.stats import Job, get_engine
 from nndiff.tensors import LateData, MemoryData, Site, Slot, TensorRef, Trace
 

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from nndiff.diagnosis.modules import read_never_called
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
-from nndiff.held import compare_held as compare_held_tensors
-from nndiff.held import held_by as read_held_tensors
-from nndiff.held import may_be_turned as may_be_transposed
+from nndiff.recording.format.weights import compare_held_tensors, may_be_transposed, read_held_tensors
 from nndiff.result import Finding, InputState, WeightsAtSite
 from nndiff.tensors import Slot
 from nndiff.text import first_few, plural

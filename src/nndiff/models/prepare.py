@@ -13,7 +13,7 @@ from nndiff.models import inputs as inputs_of
 from nndiff.models.checkpoint import load_checkpoint
 from nndiff.models.spec import ModelSpec
 from nndiff.models.user_code import user_code
-from nndiff.recording.call import Inputs, as_inputs
+from nndiff.recording.capture.inputs import Inputs, as_inputs
 
 
 def prepare(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:

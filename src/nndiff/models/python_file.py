@@ -20,7 +20,7 @@ from nndiff.errors import ModelError, UsageError
 from nndiff.models.kinds import FORMS
 from nndiff.models.spec import ModelSpec, Wishes
 from nndiff.models.user_code import place_of, required, user_code
-from nndiff.recording.losses import takes_output_alone
+from nndiff.recording.capture.losses import takes_output_alone
 
 _numbers = count()
 

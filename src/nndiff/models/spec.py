@@ -43,7 +43,7 @@ def resolve(name: str, wishes: Wishes | None = None) -> ModelSpec:
     check_name(name)
     need_torch()
     wishes = wishes or Wishes()
-    from nndiff.recording.determinism import seed_everything
+    from nndiff.recording.environment.randomness import seed_everything
 
     seed_everything(wishes.seed)  # weights that are drawn are drawn from the seed
     _refuse_idle(name, wishes)

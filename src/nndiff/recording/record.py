@@ -12,32 +12,31 @@ from typing import Any, Literal
 import torch
 
 from nndiff.errors import ModelError, SourceError, UsageError
-from nndiff.recording import describe
-from nndiff.recording.call import Inputs, as_inputs
-from nndiff.recording.check import Digests, disagreeing
-from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
-from nndiff.recording.dropout import active_dropout, dropout_off
-from nndiff.recording.folder import BEFORE, LEFT
-from nndiff.recording.inputs import describe_inputs
-from nndiff.recording.keep import Keep, parse_keep
-from nndiff.recording.plan import Plan, make_plan
+from nndiff.recording.capture.inputs import Inputs, as_inputs
+from nndiff.recording.capture.model_description import describe_modules, find_shared_modules, summarize_model
+from nndiff.recording.capture.plan import Plan, Selection, list_unused_keep_rules, make_plan
+from nndiff.recording.capture.run import MOST_NAMES, RunFacts, RunOptions, run_once
+from nndiff.recording.capture.sinks import DigestSink, list_disagreeing_sites
+from nndiff.recording.capture.state import State
+from nndiff.recording.capture.tensors import is_tensor
+from nndiff.recording.environment.dropout import active_dropout, dropout_off
+from nndiff.recording.environment.modes import Mode, get_mode
+from nndiff.recording.environment.randomness import preserve_randomness, seed_everything
+from nndiff.recording.environment.settings import deterministic_algorithms, read_environment, read_flags
+from nndiff.recording.format.folder import BEFORE, LEFT
+from nndiff.recording.format.input_structure import describe_inputs
+from nndiff.recording.format.keep_levels import Keep, parse_keep
 from nndiff.recording.reader import Recording, open_recording
-from nndiff.recording.run import Facts, Wanted, run_once
-from nndiff.recording.selection import Selection, keep_notes
-from nndiff.recording.state import Mode, State, in_mode, mode_of
-from nndiff.recording.torch_tensors import is_tensor
 from nndiff.recording.writer import SHARD_BYTES, Writer
 from nndiff.tensors import MODEL
 from nndiff.text import counted, plural
 
-_MANY = 1000
-
 
 @dataclass(frozen=True)
-class _Setting:
-    """Hold everything that was asked for beside the model and its inputs."""
+class _Settings:
+    """Hold all options besides the model, its inputs and the path."""
 
-    wanted: Wanted
+    run: RunOptions
     selection: Selection
     mode: Mode | None
     dropout: Literal["off"] | None
@@ -69,13 +68,16 @@ def record(
     checkpoint: str = "",
     notes: Sequence[str] = (),
     shard_bytes: int = SHARD_BYTES,
+    progress: Callable[[int, int | None], None] | None = None,
 ) -> Recording:
     """Run a model and save what it did; the model, its gradients and all random states stay as they were.
 
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
     (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
-    else the `loss` of the output, else a projection of the output on fixed random numbers. `checkpoint` is the
-    file the weights came from, to be told with the model; `notes` are kept with the warnings.
+    else the `loss` of the output, else a projection of the output on fixed random numbers. `checkpoint` names the
+    file the weights came from; `notes` are kept with the warnings. `progress(calls_done, calls_total)` is called
+    after each call of a module, and in the backward pass after each gradient at an output; the total is None, because
+    nobody knows it before the run is over.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
@@ -83,186 +85,173 @@ def record(
         raise UsageError(f"repeat must be 1 or more, not {repeat}")
     if mode not in (None, "train", "eval") or dropout not in (None, "off"):
         raise UsageError("mode is 'train', 'eval' or None; dropout is 'off' or None")
-    wanted = Wanted(seed, backward, loss, params, inputs_kept)
-    selection = Selection(_several(include), _several(exclude), depth, leaves)
-    setting = _Setting(wanted, selection, mode, dropout, deterministic, repeat)
-    rules = parse_keep(keep)
-    with kept_randomness(), _prepared(model, setting) as state:
-        plan = make_plan(model, setting.selection, backward)
+    call_numbers = count(1)
+    on_call = None if progress is None else lambda: progress(next(call_numbers), None)
+    include = (include,) if isinstance(include, str) else tuple(include)
+    exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    settings = _Settings(
+        RunOptions(seed, backward, loss, params, inputs_kept, on_call),
+        Selection(include, exclude, depth, leaves),
+        mode,
+        dropout,
+        deterministic,
+        repeat,
+    )
+    keep = parse_keep(keep)
+    with preserve_randomness(), _prepare_model(model, settings) as state:
+        plan = make_plan(model, settings.selection, backward)
         seed_everything(seed)
-        made = as_inputs(inputs)
-        meta = _meta(model, setting, plan, label)
-        meta |= {"mode": state.mode, "held": state.digests, "inputs": _inputs_to_come(made)}
+        call = as_inputs(inputs)
+        meta = _describe_run(model, settings, label)
+        meta |= {"mode": state.mode, "held": state.digests, "inputs": _predict_input_structure(call)}
         if checkpoint:
-            meta["checkpoint"] = _relocatable(checkpoint)
-        meta["warnings"] = [*notes, *meta["warnings"]]
-        with _worth_keeping(Writer(path, meta, keep=rules, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
-            _run_all(model, made, writer, plan, setting, state)
+            meta["checkpoint"] = _drop_machine_path(checkpoint)
+        meta["warnings"] = [*notes, *plan.notes]
+        with _keep_if_useful(Writer(path, meta, keep=keep, overwrite=overwrite, shard_bytes=shard_bytes)) as writer:
+            facts = run_once(model, call, writer, plan, settings.run, state)
+            if repeat > 1:
+                _repeat_run(model, call, writer, plan, settings, state, facts)
+            _add_findings(model, writer, plan, settings, state, facts)
     return open_recording(path)
 
 
 @contextlib.contextmanager
-def _worth_keeping(writer: Writer) -> Iterator[Writer]:
-    """Finish the recording; one that fails is kept, and says so, if a layer was heard, else nothing of it is left."""
-    try:
-        with writer:
-            yield writer
-    except BaseException as error:
-        if not _heard(writer):
-            writer.discard()
-        else:
-            said = list(_about_what_is_left(writer, error))
-            vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), *said]  # add_note, before Python 3.11 too
-        raise
-
-
-def _about_what_is_left(writer: Writer, error: BaseException) -> Iterator[str]:
-    if not isinstance(error, SourceError):  # a full disk has said it
-        yield f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
-    if writer.before:
-        yield f"{BEFORE} {writer.before}"
-
-
-def _heard(writer: Writer) -> bool:
-    try:
-        return bool(open_recording(writer.path).calls)
-    except SourceError:
-        return False
-
-
-def _inputs_to_come(inputs: Inputs) -> dict[str, Any]:
-    """Return the structure of the inputs before they are recorded: they come first, so their orders are known.
-
-    A run that is cut off never writes its last manifest, and its inputs could not be fed again.
-    """
-    orders = count()
-    return describe_inputs(inputs.args, inputs.kwargs, lambda path, tensor: next(orders), is_tensor)
-
-
-def _several(patterns: str | Sequence[str]) -> tuple[str, ...]:
-    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
-
-
-@contextlib.contextmanager
-def _prepared(model: torch.nn.Module, setting: _Setting) -> Iterator[State]:
+def _prepare_model(model: torch.nn.Module, settings: _Settings) -> Iterator[State]:
     """Put the model in the mode asked for, and everything back whatever happens."""
     state = State(model)
-    off = dropout_off(model) if setting.dropout else contextlib.nullcontext()
     try:
-        with in_mode(model, setting.mode), deterministic_algorithms(setting.deterministic):
-            state.mode = mode_of(model)  # before dropout modules leave it
-            with off:
+        if settings.mode is not None:
+            model.train(settings.mode == "train")
+        with deterministic_algorithms(settings.deterministic):
+            state.mode = get_mode(model)  # before dropout modules go to eval mode
+            with dropout_off(model) if settings.dropout else contextlib.nullcontext():
                 yield state
     finally:
         state.restore()
 
 
-def _run_all(
-    model: torch.nn.Module, inputs: Inputs, writer: Writer, plan: Plan, setting: _Setting, state: State
-) -> None:
-    facts = run_once(model, inputs, writer, plan, setting.wanted, state)
-    if setting.repeat > 1:
-        _repeat(model, inputs, writer, plan, setting, state, facts)
-    dropping = [name for name in active_dropout(model) if name not in facts.never_called] if facts.meta["draws"] else []
-    writer.meta |= {**facts.meta, "dropout_active": dropping[:_MANY]}
-    writer.meta["warnings"] += [
-        *_about_dropout(dropping),
-        *_about_draws(facts, dropping, setting),
-        *_about_generators(state.generators.used(), setting),
-        *facts.warnings,
-        *keep_notes(writer.keep, plan.names, writer.digests),
-    ]
+@contextlib.contextmanager
+def _keep_if_useful(writer: Writer) -> Iterator[Writer]:
+    """Finish the recording; a failed one is kept, and the error says where, only if it holds the call of a module."""
+    try:
+        with writer:
+            yield writer
+    except BaseException as error:
+        try:
+            has_calls = bool(open_recording(writer.path).calls)
+        except SourceError:
+            has_calls = False
+        if not has_calls:
+            writer.discard()
+            raise
+        notes = list(getattr(error, "__notes__", ()))
+        if not isinstance(error, SourceError):  # the error of a full disk says it already
+            notes.append(f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it")
+        if writer.before:
+            notes.append(f"{BEFORE} {writer.before}")
+        vars(error)["__notes__"] = notes  # add_note, before Python 3.11 too
+        raise
 
 
-def _about_dropout(dropping: Sequence[str]) -> Iterator[str]:
-    if dropping:
-        yield (
-            f"train mode with dropout at work in {counted([name or MODEL for name in dropping], 'module')}: a "
-            "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
-            "off) or in eval mode"
-        )
+def _predict_input_structure(inputs: Inputs) -> dict[str, Any]:
+    """Return the structure of the inputs before they are recorded: they come first, so their orders are known.
+
+    A run that is cut off never writes its last manifest; without this its inputs could not be fed again.
+    """
+    orders = count()
+    return describe_inputs(inputs.args, inputs.kwargs, lambda path, tensor: next(orders), is_tensor)
 
 
-def _about_draws(facts: Facts, dropping: Sequence[str], setting: _Setting) -> Iterator[str]:
-    """Yield a warning where a model draws random numbers and no dropout module is at work that would explain it."""
-    if not facts.meta["draws"] or dropping:
-        return
-    known, what = "no dropout module is at work", "functional dropout, noise, random masks"
-    if setting.dropout == "off":
-        known, what = "dropout is off", "noise, random masks, dropout in TorchScript or of the model's own making"
-    yield (
-        f"the forward pass draws random numbers though {known} ({what}): another implementation may draw them in "
-        "another order"
-    )
-
-
-def _about_generators(names: list[str], setting: _Setting) -> Iterator[str]:
-    """Yield a warning where numbers came from a generator that the seed does not reach."""
-    if names:
-        told = "" if setting.repeat > 1 else "; --repeat 2 (repeat=2) tells whether the model agrees with itself"
-        yield (
-            f"random numbers are drawn from {counted(names, 'generator')} of the model's own, which no seed of ours "
-            f"reaches: a comparison cannot be exact unless both sides seed it alike{told}"
-        )
-
-
-def _repeat(
+def _repeat_run(
     model: torch.nn.Module,
     inputs: Inputs,
     writer: Writer,
     plan: Plan,
-    setting: _Setting,
+    settings: _Settings,
     state: State,
-    facts: Facts,
+    facts: RunFacts,
 ) -> None:
     """Run again with the same seed and note where the model does not agree with itself."""
-    different: dict[str, None] = {}
-    for _ in range(setting.repeat - 1):
+    disagreeing: dict[str, None] = {}
+    for _ in range(settings.repeat - 1):
         state.restore(keep_modes=True)
-        again = Digests(writer.keep)
-        run_once(model, inputs, again, plan, setting.wanted, state)
-        different |= dict.fromkeys(disagreeing(writer.digests, again.digests))
-    names = list(different)
+        sink = DigestSink(writer.keep)
+        run_once(model, inputs, sink, plan, settings.run, state)
+        disagreeing |= dict.fromkeys(list_disagreeing_sites(writer.digests, sink.digests))
+    names = list(disagreeing)
     facts.meta["self_agreement"] = {
-        "runs": setting.repeat,
+        "runs": settings.repeat,
         "agrees": not names,
         "sites": len(writer.digests),
         "disagreeing": len(names),
-        "names": names[:_MANY],
+        "names": names[:MOST_NAMES],
     }
     if names:
         facts.warnings.append(
-            f"the model does not agree with itself: of {plural(len(writer.digests), 'site')} {len(names):,} differ "
-            f"between {setting.repeat} runs with one seed, {names[0]} first; a comparison cannot be exact"
+            f"the model does not agree with itself: {len(names):,} of {plural(len(writer.digests), 'site')} differ "
+            f"between {settings.repeat} runs with the same seed, {names[0]} first; a comparison cannot be exact"
         )
 
 
-def _relocatable(label: str) -> str:
-    """Return a label that knows nothing of the machine: a path from the root becomes its last part."""
-    scheme, colon, rest = label.rpartition(":") if label.startswith("hf:") else ("", "", label)
-    return scheme + colon + (os.path.basename(rest.rstrip("/")) if os.path.isabs(rest) else rest)
+def _add_findings(
+    model: torch.nn.Module, writer: Writer, plan: Plan, settings: _Settings, state: State, facts: RunFacts
+) -> None:
+    """Add what the run found out to the metadata, with warnings on randomness and unused options."""
+    warnings: list[str] = writer.meta["warnings"]
+    dropping: list[str] = []
+    if facts.meta["draws"]:
+        dropping = [name for name in active_dropout(model) if name not in facts.never_called]
+    if dropping:
+        warnings.append(
+            f"train mode with active dropout in {counted([name or MODEL for name in dropping], 'module')}: a "
+            "comparison means little unless both sides draw the same numbers; record with dropout='off' (--dropout "
+            "off) or in eval mode"
+        )
+    elif facts.meta["draws"]:
+        known, cause = "no dropout module is active", "functional dropout, noise, random masks"
+        if settings.dropout == "off":
+            known, cause = "dropout is off", "noise, random masks, dropout in TorchScript or of the model's own making"
+        warnings.append(
+            f"the forward pass draws random numbers though {known} ({cause}): another implementation may draw them in "
+            "another order"
+        )
+    generators = state.generators.list_used()
+    if generators:
+        hint = "" if settings.repeat > 1 else "; --repeat 2 (repeat=2) tells whether the model agrees with itself"
+        warnings.append(
+            f"random numbers are drawn from {counted(generators, 'generator')} of the model's own, which the seed "
+            f"does not reach: a comparison cannot be exact unless both sides seed it the same way{hint}"
+        )
+    warnings += facts.warnings
+    warnings += list_unused_keep_rules(writer.keep, plan.names, writer.digests)
+    writer.meta |= {**facts.meta, "dropout_active": dropping[:MOST_NAMES]}
 
 
-def _meta(model: torch.nn.Module, setting: _Setting, plan: Plan, label: str) -> dict[str, Any]:
-    wanted, selection = setting.wanted, setting.selection
+def _drop_machine_path(label: str) -> str:
+    """Return a label that can be moved to another machine: an absolute path becomes its last part."""
+    scheme, path = ("hf:", label.removeprefix("hf:")) if label.startswith("hf:") else ("", label)
+    return scheme + (os.path.basename(path.rstrip("/")) if os.path.isabs(path) else path)
+
+
+def _describe_run(model: torch.nn.Module, settings: _Settings, label: str) -> dict[str, Any]:
+    selection = settings.selection
     return {
-        "label": _relocatable(label) or type(model).__name__,
+        "label": _drop_machine_path(label) or type(model).__name__,
         "producer": "nndiff.record",
-        "seed": wanted.seed,
-        "backward": wanted.backward,
-        "dropout": setting.dropout or "as is",
+        "seed": settings.run.seed,
+        "backward": settings.run.backward,
+        "dropout": settings.dropout or "as is",
         "selection": {
             "include": list(selection.include),
             "exclude": list(selection.exclude),
             "depth": selection.depth,
             "leaves": selection.leaves,
         },
-        "inputs_kept": wanted.inputs_kept,
-        "params": wanted.params,
-        "model": describe.summary(model),
-        "flags": flags(),
-        "environment": describe.environment(),
-        "modules": describe.module_tree(model),
-        "shared": describe.shared_modules(model),
-        "warnings": list(plan.notes),
+        "inputs_kept": settings.run.inputs_kept,
+        "params": settings.run.params,
+        "model": summarize_model(model),
+        "flags": read_flags(),
+        "environment": read_environment(),
+        "modules": describe_modules(model),
+        "shared": find_shared_modules(model),
     }

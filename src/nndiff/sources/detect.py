@@ -49,8 +49,8 @@ def _split_part(text: str) -> tuple[str, str]:
 
 
 def _open_folder(path: str, part_key: str) -> Source:
-    from nndiff.recording.folder import is_recording
-    from nndiff.recording.format import EVENTS
+    from nndiff.recording.format.folder import is_recording
+    from nndiff.recording.format.layout import EVENTS
     from nndiff.sources import distributed, folder, saved_outputs
 
     # a folder with events is a recording even if its manifest is damaged
@@ -113,7 +113,7 @@ def _open_zip(path: str, window: Window, part_key: str) -> Source:
         from nndiff.sources.arrays import open_npz
 
         return select_part(open_npz(path, archive), part_key)
-    from nndiff.recording.folder import refuse_packed
+    from nndiff.recording.format.folder import refuse_packed
 
     refuse_packed(path, archive.names)
     contents = ", ".join(repr(name) for name in archive.names[:5]) or "nothing"

@@ -24,7 +24,7 @@ _CONFIG_LINE = re.compile(r"^(target|nemo_version):[ \t]*([\w.+-]{1,200})[ \t]*$
 
 def open_nemo(path: str, part_key: str = "") -> Source:
     """Open a .nemo file, or any tar that holds weights."""
-    from nndiff.recording.folder import refuse_packed
+    from nndiff.recording.format.folder import refuse_packed
 
     members = read_tar(Window(RegularFile(path)))
     refuse_packed(path, members)

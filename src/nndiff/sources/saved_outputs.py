@@ -19,7 +19,7 @@ import numpy as np
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
-from nndiff.recording.measure import Raw, measure
+from nndiff.recording.format.digests import RawTensor, measure_tensor
 from nndiff.sources.hook_data import Hooked, names_modules, read_hook_data
 from nndiff.sources.pickle_nodes import Loaded
 from nndiff.sources.pickled_source import build_source
@@ -189,7 +189,7 @@ def _measure_tensor(tensor: TensorRef, room: int) -> TensorRef:
     """Return a tensor with its digest and statistics, by which recordings are paired and gradients judged."""
     if tensor.missing or tensor.nbytes > room:
         return tensor
-    measured = measure(Raw(tensor.read(0, tensor.count).reshape(-1), tensor.dtype, tensor.shape))
+    measured = measure_tensor(RawTensor(tensor.read(0, tensor.count).reshape(-1), tensor.dtype, tensor.shape))
     return replace(tensor, trace=Trace(digest=measured.digest, stats=measured.stats))
 
 

@@ -112,7 +112,7 @@ def take_sketch(tensor: TensorRef) -> TensorRef | None:
     """Return the sketch that was kept of a tensor, or the one that would have been kept of it."""
     if tensor.trace.sketch is not None or tensor.missing:
         return tensor.trace.sketch
-    from nndiff.recording.keep import sketch_positions  # what only recordings need
+    from nndiff.recording.format.keep_levels import sketch_positions  # what only recordings need
 
     places = sketch_positions(tensor.count)
     if places.size == tensor.count:
@@ -125,7 +125,7 @@ def _index_in_tensor(index: tuple[int, ...] | None, tensor: TensorRef) -> tuple[
     """Return the place in the tensor of a place in its sketch."""
     if index is None:
         return None
-    from nndiff.recording.keep import sketch_positions  # what only recordings need
+    from nndiff.recording.format.keep_levels import sketch_positions  # what only recordings need
 
     place = sketch_positions(tensor.count)[index[0]]
     return tuple(int(axis) for axis in np.unravel_index(int(place), tensor.shape))

@@ -1,0 +1,1 @@
+"""How a running model is recorded: hooks, tensors, state; needs torch."""

@@ -1,0 +1,1 @@
+"""What decides the numbers besides the model: seeds, modes, dropout and torch settings."""

@@ -1,0 +1,1 @@
+"""What a recording is on disk: events, manifest, shards, digests; needs no torch."""

@@ -14,7 +14,7 @@ from helpers import nndiff
 from nndiff.recording import Writer
 from nndiff.recording.arrays import raw_array
 from nndiff.recording.record import record
-from nndiff.tensors import Site
+from nndiff.tensors import Site, Slot
 
 
 class Net(nn.Module):
@@ -81,11 +81,11 @@ def test_one_that_was_cut_off_says_so_first(tmp_path):
 
 def test_one_tensor_is_one_tensor(tmp_path):
     with Writer(tmp_path / "a.nnrec", {"label": "mine", "colour": "blue"}) as writer:
-        writer.tensor(Site("fc", "state"), lambda: raw_array(np.ones(3)))  # of another nndiff, or of none
+        writer.tensor(Site("fc", Slot.BUFFER, tensor="mean"), lambda: raw_array(np.ones(3)))
     lines = show(tmp_path / "a.nnrec").splitlines()
     assert lines[0].endswith("recording, complete, 1 tensor")
     assert "  model     mine" in lines
-    assert "  tensors   state 1" in lines
+    assert "  tensors   buffer 1" in lines
     assert "  colour: blue" in lines
 
 

@@ -115,11 +115,11 @@ def _is_module(side: Any) -> bool:
 
 def _run_of(side: Any) -> str:
     """Return the path of a recorded run; an empty one where the side is something else."""
-    from nndiff.again import is_run
+    from nndiff.models.rerun import is_recorded_run
 
     path = side if isinstance(side, (str, os.PathLike)) else getattr(side, "path", None)
     path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-    return path if isinstance(path, str) and is_run(path) else ""
+    return path if isinstance(path, str) and is_recorded_run(path) else ""
 
 
 def _recording_first(reference: Any, candidates: Iterable[Any]) -> None:
@@ -132,9 +132,9 @@ def _recording_first(reference: Any, candidates: Iterable[Any]) -> None:
 
 def _as_recorded(path: str, running: dict[str, Any]) -> tuple[_Saved, dict[str, Any]]:
     """Return where a recorded run has its inputs, and how it was run where nothing else is asked for."""
-    from nndiff.again import run_again
+    from nndiff.models.rerun import read_run_settings
 
-    run = run_again(path)
+    run = read_run_settings(path)
     alike = ("backward", "mode", "dropout", "params", "inputs_kept")
     found = running | {name: running[name] or getattr(run, name) for name in alike}
     found["seed"] = run.seed if running["seed"] is None else running["seed"]
@@ -156,9 +156,9 @@ def _recorded(side: Any, inputs: Any, path: Path, running: dict[str, Any]) -> An
 
     if not isinstance(inputs, _Saved):
         return record(side, inputs, path=path, **running)
-    from nndiff.models.inputs import load
+    from nndiff.models.inputs import load_inputs
 
-    saved = load(inputs.path, side)
+    saved = load_inputs(inputs.path, side)
     return record(side, saved.inputs, path=path, notes=saved.notes, **running)
 
 

@@ -21,6 +21,12 @@ FINISHED = "what was finished before can be read"
 BEFORE = "the recording that was there is in"
 
 
+class LeftoverNote(str):
+    """A note on an error that tells what the failed run left on disk."""
+
+    __slots__ = ()
+
+
 def is_recording(folder: Path) -> bool:
     """Tell whether a folder holds a recording, finished or not."""
     try:

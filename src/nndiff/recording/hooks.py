@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -29,8 +30,18 @@ _HOLDERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, to
 class Recorder:
     """Attach to a model's modules, send what they do to a sink, leave without a trace."""
 
-    def __init__(self, sink: Sink, plan: Plan, *, gradients: bool, inputs_kept: bool) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        plan: Plan,
+        *,
+        gradients: bool,
+        inputs_kept: bool,
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> None:
         self._sink = sink
+        self._progress = progress
+        self._finished_calls = 0
         self._gradients = gradients
         self._inputs_kept = inputs_kept
         # by identity: some modules (torchmetrics) have a hash that changes with their state
@@ -175,6 +186,9 @@ class Recorder:
             orders = self._outputs(frame, output)
             cls = type(module).__name__
             self._sink.call(frame.entered, frame.name, frame.call, cls, frame.parent, frame.inputs, orders, frame.phase)
+            self._finished_calls += 1
+            if self._progress is not None:
+                self._progress(self._finished_calls, None)
 
     def _outputs(self, frame: Frame, output: Any) -> tuple[int, ...]:
         orders = []

@@ -17,7 +17,7 @@ from nndiff.recording.call import Inputs, as_inputs
 from nndiff.recording.check import Digests, disagreeing
 from nndiff.recording.determinism import deterministic_algorithms, flags, kept_randomness, seed_everything
 from nndiff.recording.dropout import active_dropout, dropout_off
-from nndiff.recording.folder import BEFORE, LEFT
+from nndiff.recording.folder import BEFORE, LEFT, LeftoverNote
 from nndiff.recording.inputs import describe_inputs
 from nndiff.recording.keep import Keep, parse_keep
 from nndiff.recording.plan import Plan, make_plan
@@ -68,6 +68,7 @@ def record(
     label: str = "",
     checkpoint: str = "",
     notes: Sequence[str] = (),
+    progress: Callable[[int, int | None], None] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> Recording:
     """Run a model and save what it did; the model, its gradients and all random states stay as they were.
@@ -75,7 +76,8 @@ def record(
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
     (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
     else the `loss` of the output, else a projection of the output on fixed random numbers. `checkpoint` is the
-    file the weights came from, to be told with the model; `notes` are kept with the warnings.
+    file the weights came from, to be told with the model; `notes` are kept with the warnings. `progress` is called
+    after every finished call of a module with the number of calls so far and their total, None if that is unknown.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
@@ -83,7 +85,7 @@ def record(
         raise UsageError(f"repeat must be 1 or more, not {repeat}")
     if mode not in (None, "train", "eval") or dropout not in (None, "off"):
         raise UsageError("mode is 'train', 'eval' or None; dropout is 'off' or None")
-    wanted = Wanted(seed, backward, loss, params, inputs_kept)
+    wanted = Wanted(seed, backward, loss, params, inputs_kept, progress)
     selection = Selection(_several(include), _several(exclude), depth, leaves)
     setting = _Setting(wanted, selection, mode, dropout, deterministic, repeat)
     rules = parse_keep(keep)
@@ -118,9 +120,9 @@ def _worth_keeping(writer: Writer) -> Iterator[Writer]:
 
 def _about_what_is_left(writer: Writer, error: BaseException) -> Iterator[str]:
     if not isinstance(error, SourceError):  # a full disk has said it
-        yield f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"
+        yield LeftoverNote(f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it")
     if writer.before:
-        yield f"{BEFORE} {writer.before}"
+        yield LeftoverNote(f"{BEFORE} {writer.before}")
 
 
 def _heard(writer: Writer) -> bool:

@@ -36,6 +36,7 @@ class Wanted:
     loss: Callable[..., Any] | None = None
     params: bool = False
     inputs_kept: bool = False
+    progress: Callable[[int, int | None], None] | None = None  # calls finished, and their total if it is known
 
 
 @dataclass
@@ -52,7 +53,7 @@ def run_once(model: torch.nn.Module, inputs: Inputs, sink: Sink, plan: Plan, wan
     facts = Facts()
     fed = inputs.fresh()
     state.clear_gradients()
-    recorder = Recorder(sink, plan, gradients=wanted.backward, inputs_kept=wanted.inputs_kept)
+    recorder = Recorder(sink, plan, gradients=wanted.backward, inputs_kept=wanted.inputs_kept, progress=wanted.progress)
     with recorder:
         facts.meta["inputs"] = describe_inputs(fed.args, fed.kwargs, _keep_input(recorder), is_tensor)
         known = _parameters(recorder, model) if wanted.params else set()

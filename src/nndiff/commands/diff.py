@@ -26,7 +26,8 @@ from nndiff.comparing import run as compare_plans
 from nndiff.errors import UsageError
 from nndiff.models.rerun import is_recorded_run, read_run_settings
 from nndiff.names import parse_groups
-from nndiff.planning import Plan, Rules, plan
+from nndiff.planning import Plan, Rules
+from nndiff.planning import plan as make_plans
 from nndiff.sources import Source, open_source
 from nndiff.text import printable
 from nndiff.tolerance import Tolerance, choose
@@ -100,7 +101,7 @@ def compare_sources(
     sources: Sequence[str | Source], tolerance: Tolerance, rules: Rules, args: argparse.Namespace
 ) -> int:
     """Compare the first source with the others, write the reports and return the exit status."""
-    plans = plan(sources[0], sources[1:], rules)
+    plans = make_plans(sources[0], sources[1:], rules)
     if args.dry_run:
         return _print_plans(plans)
     with ProgressBar("comparing", args.quiet) as bar:
@@ -113,10 +114,10 @@ def _print_plans(plans: Sequence[Plan]) -> int:
     from nndiff.reports.output import print_text
 
     is_complete = True
-    for each_plan in plans:
+    for plan in plans:
         mismatched_shapes = 0
-        lines = [f"plan: {printable(each_plan.reference.label)} against {printable(each_plan.label)}"]
-        for match, reference, candidate in each_plan.pairs():
+        lines = [f"plan: {printable(plan.reference.label)} against {printable(plan.label)}"]
+        for match, reference, candidate in plan.pairs():
             names = printable(match.reference)
             if match.candidate != match.reference:
                 names += f" <- {printable(match.candidate)}"
@@ -125,20 +126,20 @@ def _print_plans(plans: Sequence[Plan]) -> int:
                 mismatched_shapes += 1
                 shape += f" against {list(candidate.shape)}: shapes differ"
             lines.append(f"  {names}  {shape}  by {printable(match.matched_by)}")
-        leftovers = list(each_plan.leftovers())
+        leftovers = list(plan.leftovers())
         for leftover in leftovers:
             hint = f"  {printable(leftover.hint)}" if leftover.hint else ""
             lines.append(f"  only in the {leftover.side}: {printable(leftover.name)}  {list(leftover.shape)}{hint}")
-        methods = Counter(match.matched_by for match in each_plan.alignment.matches)
+        methods = Counter(match.matched_by for match in plan.alignment.matches)
         counts = ", ".join(f"{count} by {printable(method)}" for method, count in methods.most_common())
         lines.append(
-            f"pairs: {counts or 'none'}; only in the reference: {len(each_plan.alignment.only_reference)}; "
-            f"only in the candidate: {len(each_plan.alignment.only_candidate)}; shapes differ: {mismatched_shapes}"
+            f"pairs: {counts or 'none'}; only in the reference: {len(plan.alignment.only_reference)}; "
+            f"only in the candidate: {len(plan.alignment.only_candidate)}; shapes differ: {mismatched_shapes}"
         )
-        lines += [f"note: {printable(note)}" for note in each_plan.notes]
+        lines += [f"note: {printable(note)}" for note in plan.notes]
         print_text("\n".join(lines) + "\n")
         is_complete = is_complete and not leftovers and not mismatched_shapes
-    if not any(each_plan.alignment.matches for each_plan in plans):
+    if not any(plan.alignment.matches for plan in plans):
         from nndiff.commands.trouble import print_trouble
 
         print_trouble("no name of the reference is paired with one of a candidate: see --rename and --map")

@@ -27,11 +27,13 @@ def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False)
         raise CheckpointError(f"{path} does not fit the model: {_compare_first_names(state, source.tensors)}")
     # a tied weight is filled under the name of its twin
     filled = {state[name].data_ptr() for name in pairs if state[name].numel()}
-    missing = [name for name, value in state.items() if name not in pairs and value.data_ptr() not in filled]
-    misshapen = []
-    for name, tensor in pairs.items():
-        if tuple(tensor.shape) != tuple(state[name].shape):
-            misshapen.append(f"{name} {list(tensor.shape)} into {list(state[name].shape)}")
+    missing, misshapen = [], []
+    for name, value in state.items():
+        if name not in pairs:
+            if value.data_ptr() not in filled:
+                missing.append(name)
+        elif tuple(pairs[name].shape) != tuple(value.shape):
+            misshapen.append(f"{name} {list(pairs[name].shape)} into {list(value.shape)}")
     troubles = []
     if missing and not partial:
         troubles.append(f"{len(missing)} missing ({_list_names(missing)})")
@@ -82,8 +84,8 @@ def _compare_first_names(state: Mapping[str, torch.Tensor], stored: Mapping[str,
     if not state:
         return "the model has no parameters or buffers"
     return (
-        f"none of its {plural(len(stored), 'tensor')} has the name of a tensor in the model (it has "
-        f"{next(iter(stored))!r}, the model has {next(iter(state))!r})"
+        f"no tensor in it has the name of a tensor in the model (it has {next(iter(stored))!r}, the model has "
+        f"{next(iter(state))!r})"
     )
 
 

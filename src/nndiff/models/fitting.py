@@ -65,19 +65,28 @@ def _choose_new_names(
     """Return the argument for each input that goes by another name, where there is no doubt about it."""
     new_names: dict[str, str] = {}
     taken = set(names)
+    strangers = []
     for name in names:
         if _is_argument(name, parameters):
             continue
-        for synonyms in _SYNONYMS:
-            free = [argument for argument in synonyms if argument in parameters and argument not in taken]
-            if name in synonyms and free:
-                new_names[name] = free[0]
-                taken.add(free[0])
-    strangers = [name for name in names if name not in new_names and not _is_argument(name, parameters)]
+        for argument in _find_synonyms(name):
+            if argument in parameters and argument not in taken:
+                new_names[name] = argument
+                taken.add(argument)
+                break
+        else:
+            strangers.append(name)
     needed = [name for name in _get_needed_names(parameters, names) if name not in taken]
     if len(needed) == len(strangers) == 1 and not takes_any_keyword:
         new_names[strangers[0]] = needed[0]
     return new_names
+
+
+def _find_synonyms(name: str) -> tuple[str, ...]:
+    for synonyms in _SYNONYMS:
+        if name in synonyms:
+            return synonyms
+    return ()
 
 
 def _get_needed_names(parameters: Mapping[str, inspect.Parameter], names: list[str]) -> list[str]:

@@ -76,7 +76,10 @@ def parse_description(text: str, batch_size: int | None, seq_len: int | None) ->
         raise UsageError(f"--input {text!r}: torch has no dtype {match['dtype']!r}")
     sizes = {"B": batch_size or DEFAULT_BATCH_SIZE, "T": seq_len or DEFAULT_SEQ_LEN}
     try:
-        shape = tuple(sizes[size] if size in sizes else int(size) for size in match["shape"].split(",") if size)
+        shape = []
+        for size in match["shape"].split(","):
+            if size:
+                shape.append(sizes[size] if size in sizes else int(size))
         low = float(match["low"]) if match["low"] else None
         high = float(match["high"]) if match["high"] else None
     except ValueError:
@@ -85,7 +88,7 @@ def parse_description(text: str, batch_size: int | None, seq_len: int | None) ->
         raise UsageError(f"--input {text!r}: sizes must be 0 or more")
     if low is not None and high is not None and low >= high:
         raise UsageError(f"--input {text!r}: the range must go up")
-    return InputDescription(match["name"], dtype, shape, low, high)
+    return InputDescription(match["name"], dtype, tuple(shape), low, high)
 
 
 def find_saved_inputs(specs: Sequence[str]) -> str:

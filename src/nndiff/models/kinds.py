@@ -39,7 +39,7 @@ def looks_like_model(name: str) -> bool:
         return True
     if os.path.lexists(target) or target.endswith((*_SAVED_SUFFIXES, *RESTORED_SUFFIXES)):
         return False
-    return _is_dotted_name(target)
+    return is_dotted_name(target)
 
 
 def check_name(name: str) -> None:
@@ -62,9 +62,10 @@ def check_name(name: str) -> None:
     if os.path.isdir(target):
         if os.path.isfile(os.path.join(target, "config.json")):
             raise UsageError(f"{target} is a folder; to run its Hugging Face model, write hf:{target}")
-        if not _is_dotted_name(target):  # a Python package may have the name of a folder
+        if not is_dotted_name(target):  # a Python package may have the name of a folder
             raise UsageError(f"{target} is a folder, not a model: a model is {FORMS}")
 
 
-def _is_dotted_name(target: str) -> bool:
-    return all(part.isidentifier() for part in target.split("."))
+def is_dotted_name(target: str) -> bool:
+    """Return True if a name may be that of a Python module."""
+    return all(word.isidentifier() for word in target.split("."))

@@ -78,8 +78,8 @@ def count_classes(model: Any) -> int | None:
     size = getattr(getattr(model, "tokenizer", None), "vocab_size", None)
     if size:
         return int(size)
-    for part in ("joint", "decoder"):
-        vocabulary = getattr(getattr(model, part, None), "vocabulary", None)
+    for module_name in ("joint", "decoder"):
+        vocabulary = getattr(getattr(model, module_name, None), "vocabulary", None)
         if vocabulary:
             return len(vocabulary)
     return None
@@ -118,7 +118,11 @@ def _make_labels(model: Any, inputs: dict[Any, Any], output: Any) -> tuple[Any, 
         return torch.cat([fed, last], dim=1), inputs["transcript_length"] + 1
     logits = output[0] if isinstance(output, (tuple, list)) else output
     declared = getattr(getattr(model, "loss", None), "input_types", None) or {}
-    axes = next((len(declared[name].axes) for name in declared if get_kind(declared[name]) == "LabelsType"), 0)
+    axes = 0
+    for declared_type in declared.values():
+        if get_kind(declared_type) == "LabelsType":
+            axes = len(declared_type.axes)
+            break
     if axes == 0:
         outputs = list((getattr(model, "output_types", None) or {}).values())
         makes_audio = bool(outputs) and get_kind(outputs[0]) == "AudioSignal"
@@ -136,8 +140,11 @@ def _make_labels(model: Any, inputs: dict[Any, Any], output: Any) -> tuple[Any, 
 
 def _make_batch(model: Any, inputs: dict[Any, Any], targets: Any, lengths: Any) -> Any:
     """Return a batch as the model's training step takes it: signal, its length, targets and their lengths."""
-    signal, *others = [value for name, value in inputs.items() if name not in LABEL_KEYS]
-    signal_lengths = others[0] if others else torch.full(signal.shape[:1], signal.shape[-1], device=signal.device)
+    signal, *further_inputs = [value for name, value in inputs.items() if name not in LABEL_KEYS]
+    if further_inputs:
+        signal_lengths = further_inputs[0]
+    else:
+        signal_lengths = torch.full(signal.shape[:1], signal.shape[-1], device=signal.device)
     values = [signal, signal_lengths, targets, lengths]
     named_batch = _find_batch_class(model)
     if named_batch is not None:

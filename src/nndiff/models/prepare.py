@@ -47,10 +47,10 @@ def prepare_model(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
     place = next((parameter.device for parameter in model.parameters()), None)
 
     def make_inputs() -> Inputs:
-        made = as_inputs(inputs)  # on the CPU first, so that they are the same for every device
+        call = as_inputs(inputs)  # on the CPU first, so that they are the same for every device
         if place is not None and place.type != "cpu":
-            made = made.to(place)
-        return made.cast(dtype) if dtype else made
+            call = call.to(place)
+        return call.cast(dtype) if dtype else call
 
     return replace(spec, model=model, inputs=make_inputs, notes=tuple(notes), checkpoint=args.ckpt or "")
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
-from nndiff.models.kinds import FORMS, split_factory
+from nndiff.models.kinds import FORMS, is_dotted_name, split_factory
 from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import get_required_parameters, locate_function, user_code
 from nndiff.recording.losses import takes_output_alone
@@ -59,7 +59,7 @@ def import_target(target: str) -> ModuleType:
     """Import a file, or a module by its dotted name."""
     if target.endswith(".py") or os.sep in target:
         return _import_file(target)
-    if not all(part.isidentifier() for part in target.split(".")):
+    if not is_dotted_name(target):
         raise UsageError(f"{target!r} is not a model: give {FORMS}")
     current_folder = os.getcwd()
     if current_folder not in sys.path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +59,24 @@ def diff_json(*args: object) -> tuple[int, dict[str, Any]]:
     """Run `nndiff diff` and return its status and its JSON report."""
     done = nndiff("diff", *args, "--report", "json")
     return done.returncode, json.loads(done.stdout)
+
+
+def run_on_terminal(args: list[str], width: int) -> str:
+    """Run a command with a terminal as its output and return what it wrote there."""
+    leader, follower = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
+    env.pop("NO_COLOR", None)
+    process = subprocess.Popen(args, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL, env=env)
+    os.close(follower)
+    written = b""
+    while select.select([leader], [], [], 60)[0]:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        written += chunk
+    process.wait(60)
+    os.close(leader)
+    return written.decode()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from helpers import diff_json, model, nndiff, save
-from nndiff.commands import COMMANDS, main
+from helpers import diff_json, model, nndiff, run_on_terminal, save
+from nndiff.commands import COMMANDS, build_parser, main
+from nndiff.commands.options import KEEP, RUN, SHARED_INPUTS
+from nndiff.commands.run import get_record_options
 
 
 @pytest.fixture
@@ -46,7 +45,6 @@ def test_the_exit_status_is_that_of_diff(files, tmp_path):
         ["diff"],
         ["diff", "only-one"],
         ["nonsense"],
-        [],
         ["diff", "a", "b", "--atol", "much"],
         ["diff", "a", "b", "--atol", "-1"],
         ["diff", "a", "b", "--rename", "x"],
@@ -72,7 +70,66 @@ def test_trouble_is_one_sentence_and_status_two(args, tmp_path):
     assert done.stderr.startswith("nndiff"), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
-    assert "a fault of nndiff" not in done.stderr
+    assert "a bug in nndiff" not in done.stderr
+
+
+def test_without_a_command_the_whole_help_is_printed():
+    done = nndiff()
+    assert done.returncode == 2
+    assert done.stdout == nndiff("--help").stdout
+    assert done.stderr == "nndiff: no command given; see `nndiff --help`\n"
+
+
+def test_the_help_shows_how_models_are_run_and_recorded():
+    text = nndiff("--help").stdout
+    for command in COMMANDS:
+        assert re.search(rf"^    {command} ", text, re.MULTILINE)
+    for command in ("diff", "run", "record", "show", "demo"):
+        assert f"\n  nndiff {command}" in text.partition("examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["{ref}", "{off}"], "diff {ref} {off}"),
+        (["{ref}", "{off}", "--atol", "1"], "diff {ref} {off}"),
+        (["absent.pt", "other/absent"], "diff absent.pt other/absent"),
+        (["a.ckpt::state_dict", "b.nemo"], "diff a.ckpt::state_dict b.nemo"),
+        (["ref.nnrec", "port.py"], "diff ref.nnrec port.py"),
+        (["ours.py", "theirs.py:net"], "run ours.py theirs.py:net"),
+        (["hf:bert", "theirs.py"], "run hf:bert theirs.py"),
+    ],
+)
+def test_two_paths_without_a_command_are_asked_about(words, meant, files):
+    ref, _, off = files
+    done = nndiff(*(word.format(ref=ref, off=off) for word in words))
+    assert (done.returncode, done.stdout) == (2, "")
+    first = words[0].format(ref=ref)
+    question = f"(did you mean `nndiff {meant.format(ref=ref, off=off)}`?)"
+    assert done.stderr == f"nndiff: unknown command {first!r} {question}; see `nndiff --help`\n"
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["nonsense", "absent.pt"]])
+def test_what_is_neither_a_command_nor_paths_is_only_unknown(words):
+    assert nndiff(*words).stderr == "nndiff: unknown command 'nonsense'; see `nndiff --help`\n"
+
+
+def test_every_exit_two_has_its_sentence(files, tmp_path):
+    ref, empty, saved = files[0], save(tmp_path / "empty.safetensors", {}), tmp_path / "x.json"
+    stranger = save(tmp_path / "other.safetensors", {"stranger": np.ones(5, np.float32)})
+    for args, sentence in (
+        (["diff", ref, stranger, "--report", f"json:{saved}"], "nothing compared: no tensor found a partner"),
+        (["report", saved, "--quiet"], "nothing compared: no tensor found a partner"),
+        (["diff", ref, ref, "--include", "nosuch"], "nothing compared: --include/--exclude left no tensor"),
+        (["diff", ref, stranger, "--dry-run"], "no name of the reference is paired with one of a candidate"),
+        (["show", empty], f"{empty}: holds no tensors"),
+        (["show", ref, "--include", "nosuch"], f"{ref}: --include/--exclude left no tensor to show"),
+    ):
+        done = nndiff(*args)
+        assert done.returncode == 2
+        assert done.stdout != "" or "--report" in args
+        assert done.stderr.startswith(f"nndiff: {sentence}"), done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_a_fault_of_ours_is_trouble_and_never_a_difference(files, monkeypatch, capsys):
@@ -83,21 +140,21 @@ def test_a_fault_of_ours_is_trouble_and_never_a_difference(files, monkeypatch, c
     monkeypatch.delenv("NNDIFF_TRACEBACK", raising=False)
     assert main(["diff", *files[:2]]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("nndiff: ZeroDivisionError: nobody foresaw this: this is a fault of nndiff; NNDIFF_TRACE")
+    assert said.startswith("nndiff: ZeroDivisionError: nobody foresaw this: this is a bug in nndiff; set NNDIFF_TRACE")
     assert said.count("\n") == 1
     monkeypatch.setenv("NNDIFF_TRACEBACK", "1")
     assert main(["diff", *files[:2]]) == 2
     said = capsys.readouterr().err
     assert "Traceback" in said
     assert "in broken" in said
-    assert said.endswith("this is a fault of nndiff\n")
+    assert said.endswith("this is a bug in nndiff\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command):
     done = nndiff(command, "--help")
     assert done.returncode == 0
-    assert command == "demo" or "examples:" in done.stdout
+    assert f"\nexamples:\n  nndiff {'diff' if command == 'report' else command} " in done.stdout
 
 
 def test_the_json_report_holds_what_the_contract_says(files):
@@ -176,31 +233,10 @@ def test_the_version_says_which_engine_is_in_use():
     assert re.search(r"engine: (native|numpy)", nndiff("--version", "-v").stdout)
 
 
-def _on_a_terminal(args: list[str], width: int) -> str:
-    """Run a command with a terminal as its output and return what it wrote there."""
-    leader, follower = pty.openpty()
-    env = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
-    env.pop("NO_COLOR", None)
-    process = subprocess.Popen(args, stdout=follower, stderr=follower, stdin=subprocess.DEVNULL, env=env)
-    os.close(follower)
-    written = b""
-    while select.select([leader], [], [], 60)[0]:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:
-            break
-        if not chunk:
-            break
-        written += chunk
-    process.wait(60)
-    os.close(leader)
-    return written.decode()
-
-
 def test_colour_is_for_terminals_and_tables_fit(files):
     args = [sys.executable, "-m", "nndiff", "diff", files[0], files[2], "--verbose"]
     for width in (50, 80, 120):
-        shown = _on_a_terminal(args, width)
+        shown = run_on_terminal(args, width)
         assert "\x1b[" in shown
         plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
         assert max(len(line) for line in plain.splitlines()) <= width
@@ -224,21 +260,21 @@ def test_standard_output_that_takes_nothing_is_one_sentence(words, where, files)
     [
         (
             ["diff", "REF", "OFF", "--toip", "3"],
-            "nndiff diff: unknown option --toip (did you mean --top?); `nndiff diff",
+            "nndiff diff: unknown option --toip (did you mean --top?); see `nndiff diff",
         ),
         (["diff", "REF", "OFF", "--toip=3"], "unknown option --toip (did you mean --top?)"),
-        (["diff", "REF", "OFF", "--zzz"], "unknown option --zzz; `nndiff diff --help`"),
-        (["show", "REF", "more"], "nndiff show: unexpected argument 'more'; `nndiff show --help`"),
+        (["diff", "REF", "OFF", "--zzz"], "unknown option --zzz; see `nndiff diff --help`"),
+        (["show", "REF", "more"], "nndiff show: unexpected argument 'more'; see `nndiff show --help`"),
         (["dif", "REF", "OFF"], "unknown command 'dif' (did you mean diff?)"),
-        (["diff", "", "OFF"], "argument REF: an empty path names nothing"),
-        (["diff", "REF", "OFF", ""], "argument CAND: an empty path names nothing"),
-        (["show", ""], "an empty path names nothing"),
-        (["report", ""], "an empty path names nothing"),
-        (["diff", "REF", "OFF", "--map", ""], "an empty path names nothing"),
+        (["diff", "", "OFF"], "argument REF: the path is empty"),
+        (["diff", "REF", "OFF", ""], "argument CAND: the path is empty"),
+        (["show", ""], "the path is empty"),
+        (["report", ""], "the path is empty"),
+        (["diff", "REF", "OFF", "--map", ""], "the path is empty"),
         (["diff", "REF", "OFF", "--ckpt", "nosuch"], "--ckpt would do nothing"),
         (["diff", "REF", "OFF", "--mode", "eval", "--python", "x"], "--python and --mode would do nothing"),
         (["diff", "REF", "OFF", "--config", "x"], "--config would do nothing"),
-        (["diff", "REF", "OFF", "--dry-run", "--report", "json"], "leave out --report or --dry-run"),
+        (["diff", "REF", "OFF", "--dry-run", "--report", "json"], "drop --report or --dry-run"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_way_out(words, said, files):
@@ -268,7 +304,9 @@ def test_show_counts_and_zeros_are_plain(tmp_path):
     one = save(tmp_path / "one.safetensors", {"zeros": np.array([-0.0, -0.0], np.float32)})
     done = nndiff("show", one)
     assert "safetensors, 1 tensor\n" in done.stdout
-    assert not re.search(r"-0\b", done.stdout)
+    table = done.stdout.partition("\n\n")[2]  # the lines above name the temporary folder, whatever it is called
+    assert "zeros" in table
+    assert not re.search(r"-0\b", table)
     two = save(tmp_path / "two.safetensors", {"a": np.ones(1, np.float32), "b": np.ones(1, np.float32)})
     assert "safetensors, 2 tensors\n" in nndiff("show", two).stdout
 
@@ -276,3 +314,20 @@ def test_show_counts_and_zeros_are_plain(tmp_path):
 def test_the_quiet_verdict_is_one_line_however_narrow(files):
     assert nndiff("diff", files[0], files[2], "--quiet", COLUMNS="20").stdout.count("\n") == 1
     assert nndiff("diff", files[0], files[2], COLUMNS="20").stdout.count("\n") > 1
+
+
+def test_options_that_run_passes_on_mean_the_same_to_record():
+    parser = build_parser()
+    given = "--seed 7 --backward --mode train --dropout off --repeat 3 --deterministic --batch-size 4 --seq-len 5"
+    given += " --device cpu --dtype float64 --keep stats --keep full:fc* --depth 2 --leaves --params --inputs"
+    given += " --input -x=float32[2] --ref-ckpt a.pt --ref-config a.yaml"
+    args = parser.parse_args(["run", "a.py", "b.py", *given.replace("--input ", "--input=").split()])
+    words = get_record_options(args, "ref", args.input)
+    recorded = vars(parser.parse_args(["record", "a.py", "-o", "out", *words]))
+    for group in (RUN, KEEP, SHARED_INPUTS):
+        for option in group.options:
+            if option.attribute != "own_inputs":
+                value = getattr(args, option.attribute)
+                assert value not in (None, False, []), "every option is tried"
+                assert recorded[option.attribute] == value
+    assert (recorded["ckpt"], recorded["config"]) == ("a.pt", "a.yaml")

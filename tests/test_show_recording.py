@@ -49,11 +49,11 @@ def test_a_recording_is_told_as_what_it_is(tmp_path):
     assert found["model"] == "Net, 17 parameters, float32, cpu"
     assert found["run"] == "forward and backward, train mode, dropout off, seed 7"
     assert re.fullmatch(r"-?\d\.\d+ \(the output projected on fixed random numbers\)", found["loss"])
-    assert found["modules"] == "4 in the model, 3 heard in 4 calls, never called: 1 module (unused)"
+    assert found["modules"] == "4 modules, 3 called (4 calls), never called: 1 module (unused)"
     assert found["tensors"] == "model_input 1, output 4, grad_output 4, loss 1, param_grad 2"
     assert re.fullmatch(r"full \d, stats \d+, [\d.]+ kB on disk", found["kept"])
     assert f"torch {torch.__version__}" in found["versions"]
-    assert found["agrees"] == "2 runs with one seed are the same"
+    assert found["repeated"] == "2 runs with the same seed are equal"
     assert "parameters  " not in "\n".join(lines[2:])
 
 
@@ -81,7 +81,11 @@ def test_one_that_was_cut_off_says_so_first(tmp_path):
 
 def test_one_tensor_is_one_tensor(tmp_path):
     with Writer(tmp_path / "a.nnrec", {"label": "mine", "colour": "blue"}) as writer:
+<<<<<<< HEAD
         writer.add_tensor(Site("fc", Slot.BUFFER, tensor="scale"), lambda: raw_array(np.ones(3)))
+=======
+        writer.tensor(Site("fc", Slot.BUFFER, tensor="mean"), lambda: raw_array(np.ones(3)))
+>>>>>>> models
     lines = show(tmp_path / "a.nnrec").splitlines()
     assert lines[0].endswith("recording, complete, 1 tensor")
     assert "  model     mine" in lines

@@ -8,6 +8,8 @@ NndiffError                 the root: everything nndiff raises on purpose (exit 
 ├── AlignmentError          naming rules do not fit these names
 ├── ReportError             a report cannot be written or read back
 ├── ModelError              a model cannot be built, fed or run
+│   ├── CheckpointError     a checkpoint does not fit the model; knows whether part of it would load
+│   └── UserCodeError       code of the user failed; its traceback tells more
 └── MissingExtraError       an optional package is needed; carries the pip line
 """
 
@@ -53,6 +55,20 @@ class ReportError(NndiffError):
 
 class ModelError(NndiffError):
     """Say that a model cannot be built, fed or run."""
+
+
+class CheckpointError(ModelError):
+    """Say that a checkpoint does not fit the model."""
+
+    def __init__(self, message: str, *, partial_loads: bool = False) -> None:
+        self.partial_loads = partial_loads  # without the tensors that do not fit, some would be left to load
+        super().__init__(message)
+
+
+class UserCodeError(ModelError):
+    """Say that code failed that is not nndiff's: a model, its inputs, its loss, NeMo."""
+
+    traceback_shown = False
 
 
 class MissingExtraError(NndiffError):

@@ -282,10 +282,10 @@ def test_an_environment_stands_for_its_interpreter(nets, tmp_path):
 @pytest.mark.parametrize(
     ("python", "words"),
     [
-        ("/bin/true", "/bin/true ran and recorded nothing: is it a Python interpreter?"),
-        ("{folder}", "is a folder and no Python environment"),
+        ("/bin/true", "/bin/true ran but recorded nothing: is it a Python interpreter?"),
+        ("{folder}", "is a folder but no Python environment"),
         ("{folder}/python", "cannot be run: no such file or directory"),
-        ("/bin/false", "could not be recorded by /bin/false: its process ended with status 1"),
+        ("/bin/false", "could not be recorded with /bin/false: its process ended with status 1"),
     ],
 )
 def test_what_is_no_interpreter_is_told(nets, tmp_path, python, words):
@@ -339,7 +339,7 @@ def test_recordings_are_not_replaced_unless_asked(nets):
     before = (nets / "kept/reference/events.jsonl").stat().st_mtime_ns
     refused = nndiff(*command)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "holds a recording already; overwrite it with --overwrite, or give another -o DIR" in refused.stderr
+    assert "already holds a recording; replace it with --overwrite, or give another -o DIR" in refused.stderr
     assert (nets / "kept/reference/events.jsonl").stat().st_mtime_ns == before
     assert nndiff(*command, "--overwrite").returncode == 0
 
@@ -356,7 +356,7 @@ def test_a_killed_process_is_told_as_killed(tmp_path):
     (tmp_path / "dies.py").write_text("import os, signal\ndef model():\n    os.kill(os.getpid(), signal.SIGKILL)\n")
     done = nndiff("run", tmp_path / "dies.py", tmp_path / "dies.py")
     assert done.returncode == 2
-    assert "its process was killed by signal 9; out of memory?: it said nothing" in done.stderr
+    assert "its process was killed by signal 9 (out of memory?): it printed nothing" in done.stderr
 
 
 def test_recordings_named_in_ways_that_do_not_work_say_what_does(nets):

@@ -12,7 +12,7 @@ from torch import nn
 
 import nndiff
 from helpers import nndiff as run
-from nndiff.models.inputs import load
+from nndiff.models.inputs import load_inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -182,7 +182,7 @@ def test_a_module_is_run_on_what_an_old_folder_saved(tmp_path, kind):
 def test_what_a_forward_pass_takes_is_fed_whatever_it_is_called(tmp_path):
     held = {"x": INPUT, "audio_length": LENGTH, **SETTINGS, "note": "text"}
     torch.save(held, tmp_path / "inputs.pt")
-    found = load(str(tmp_path / "inputs.pt"), Plain())
+    found = load_inputs(str(tmp_path / "inputs.pt"), Plain())
     assert sorted(found.inputs.kwargs) == ["audio_length", "seq_len", "x"]
     assert found.inputs.kwargs["seq_len"] == 4
     assert [note.partition(" of /")[0] for note in found.notes] == [
@@ -190,7 +190,7 @@ def test_what_a_forward_pass_takes_is_fed_whatever_it_is_called(tmp_path):
         "not fed, as it is no tensor and no number: note = 'text'",
     ]
     torch.save({"signal": INPUT, "seed": 1}, tmp_path / "inputs.pt")
-    assert sorted(load(str(tmp_path / "inputs.pt"), nn.Linear(4, 4)).inputs.kwargs) == ["input"]
+    assert sorted(load_inputs(str(tmp_path / "inputs.pt"), nn.Linear(4, 4)).inputs.kwargs) == ["input"]
 
 
 def test_a_loss_that_a_folder_does_not_tell_is_told_where_it_cannot_be_the_same(tmp_path):

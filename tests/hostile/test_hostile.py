@@ -97,7 +97,7 @@ def test_the_command_line(name: str, tmp_path: Path, canary: Path, zygote: Zygot
         done = zygote.run(*argv)
         assert not canary.exists()
         assert "Traceback" not in done.err, done.err
-        assert "a fault of nndiff" not in done.err, done.err
+        assert "a bug in nndiff" not in done.err, done.err
         assert "\x1b" not in done.out + done.err
         assert done.megabytes < MEGABYTES, done.megabytes
         assert done.seconds < SECONDS, done.seconds
@@ -167,7 +167,7 @@ def test_a_process_from_scratch(name: str, tmp_path: Path, canary: Path, good: s
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "a fault of nndiff" not in done.stderr
+    assert "a bug in nndiff" not in done.stderr
     assert not canary.exists()
 
 

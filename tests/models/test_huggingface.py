@@ -12,7 +12,7 @@ import transformers
 
 from helpers import diff_json, nndiff
 from nndiff.errors import UsageError
-from nndiff.models import Wishes, resolve
+from nndiff.models import BuildOptions, build_model
 from nndiff.recording import open_recording
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -44,7 +44,7 @@ def test_a_model_is_in_eval_mode_with_or_without_weights(weights: bool, bert: Pa
     if not weights:
         folder = changed(bert, tmp_path / "none")
         (folder / "model.safetensors").unlink()
-    spec = resolve(f"hf:{folder}")
+    spec = build_model(f"hf:{folder}")
     assert not spec.model.training
     assert spec.notes == (() if weights else ("the folder holds no weights: they were drawn from the seed",))
 
@@ -54,9 +54,9 @@ def test_a_model_is_in_eval_mode_with_or_without_weights(weights: bool, bert: Pa
     [
         (
             {"drop": "pooler.dense.weight"},
-            "1 weight missing in the folder and drawn from the seed (pooler.dense.weight)",
+            "1 weight missing from the folder and drawn from the seed (pooler.dense.weight)",
         ),
-        ({"other": torch.ones(2)}, "1 weight in the folder and not used (other)"),
+        ({"other": torch.ones(2)}, "1 weight in the folder but not used (other)"),
     ],
 )
 def test_weights_that_do_not_fit_are_told_in_the_recording(
@@ -88,7 +88,7 @@ def test_a_model_of_text_and_images_is_fed_both(tmp_path: Path) -> None:
     config = transformers.CLIPConfig(text_config=TEXT, vision_config=IMAGE, projection_dim=8)
     config.architectures = ["CLIPModel"]
     config.save_pretrained(tmp_path)
-    spec = resolve(f"hf:{tmp_path}", Wishes(batch_size=3, seq_len=7))
+    spec = build_model(f"hf:{tmp_path}", BuildOptions(batch_size=3, seq_len=7))
     made = spec.inputs()
     assert {name: tuple(each.shape) for name, each in made.items()} == {
         "input_ids": (3, 7),
@@ -99,8 +99,8 @@ def test_a_model_of_text_and_images_is_fed_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wish", [{"config": "x.yaml"}, {"variant": "int8"}])
 def test_what_would_not_be_heeded_is_refused(wish: dict[str, str], bert: Path) -> None:
-    with pytest.raises(UsageError, match=f"--{next(iter(wish))} belongs to"):
-        resolve(f"hf:{bert}", Wishes(**wish))
+    with pytest.raises(UsageError, match=f"--{next(iter(wish))} is for"):
+        build_model(f"hf:{bert}", BuildOptions(**wish))
 
 
 def test_trouble_in_the_model_names_its_place(bert: Path, tmp_path: Path) -> None:

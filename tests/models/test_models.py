@@ -16,10 +16,10 @@ from torch import nn
 from end_to_end.zoo import ZOO, built
 from nndiff.commands import main
 from nndiff.commands import record as command
-from nndiff.errors import ModelError, NndiffError, SourceError, UsageError
-from nndiff.models import Wishes, resolve
+from nndiff.errors import CheckpointError, ModelError, NndiffError, SourceError, UsageError
+from nndiff.models import BuildOptions, build_model
 from nndiff.models.checkpoint import load_checkpoint
-from nndiff.models.inputs import from_options, load, parse_drawn
+from nndiff.models.inputs import load_inputs, make_input_drawer, parse_description
 from nndiff.models.kinds import looks_like_model
 from nndiff.recording import Writer, open_recording
 
@@ -72,19 +72,19 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_brings_model_inputs_loss_and_variants(file: Path) -> None:
-    spec = resolve(str(file), Wishes(batch_size=5))
+    spec = build_model(str(file), BuildOptions(batch_size=5))
     assert type(spec.model).__name__ == "Net"
     assert spec.inputs()["x"].shape == (5, 4)
     assert list(spec.variants) == ["half", "wide"]
     assert spec.loss is not None
-    assert resolve(f"{file}:wide").model.fc.out_features == 7
-    assert resolve(f"{file}:Net").model.fc.out_features == 2
-    assert resolve(f"{file}:ready").model.fc.out_features == 2
-    assert next(resolve(str(file), Wishes(variant="half")).model.parameters()).dtype is torch.bfloat16
+    assert build_model(f"{file}:wide").model.fc.out_features == 7
+    assert build_model(f"{file}:Net").model.fc.out_features == 2
+    assert build_model(f"{file}:ready").model.fc.out_features == 2
+    assert next(build_model(str(file), BuildOptions(variant="half")).model.parameters()).dtype is torch.bfloat16
 
 
 def test_weights_are_drawn_from_the_seed(file: Path) -> None:
-    one, two, other = (resolve(str(file), Wishes(seed=seed)).model.fc.weight for seed in (1, 1, 2))
+    one, two, other = (build_model(str(file), BuildOptions(seed=seed)).model.fc.weight for seed in (1, 1, 2))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
 
@@ -92,8 +92,8 @@ def test_weights_are_drawn_from_the_seed(file: Path) -> None:
 def test_modules_by_their_dotted_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     monkeypatch.delitem(sys.modules, "net", raising=False)
-    assert type(resolve("net:wide").model).__name__ == "Net"
-    assert resolve("torch.nn:ReLU").model(torch.tensor(-1.0)) == 0
+    assert type(build_model("net:wide").model).__name__ == "Net"
+    assert build_model("torch.nn:ReLU").model(torch.tensor(-1.0)) == 0
     monkeypatch.delitem(sys.modules, "net", raising=False)
 
 
@@ -101,25 +101,28 @@ def test_modules_by_their_dotted_name(file: Path, monkeypatch: pytest.MonkeyPatc
     ("name", "message"),
     [
         ("{file}:modle", "defines no 'modle'; did you mean .*:model"),
-        ("{file}:nothing", "gives a int, not a torch.nn.Module"),
+        ("{file}:nothing", "is a int, not a torch.nn.Module"),
         (
             "{file}:broken",
             r"broken\(\) failed at .*net.py:28: TypeError: .*takes 1 positional argument but 4 were given",
         ),
         ("{file}x.py", "no such file"),
-        ("no.such.package:F", r"^no.such.package: no file or folder of that name, and no Python module 'no'; "),
+        ("no.such.package:F", r"^no.such.package: no such file or folder, and no Python module 'no'; "),
         ("torch.nn.modles:ReLU", r"no Python module 'torch.nn.modles' \(did you mean torch.nn.modules\?\)"),
-        ("torch.nn:Linear", "^torch.nn:Linear cannot be called without in_features, out_features: give defaults, or"),
-        ("what is this", "is no model"),
+        (
+            "torch.nn:Linear",
+            "^torch.nn:Linear cannot be called without in_features, out_features: give them defaults, or",
+        ),
+        ("what is this", "is not a model"),
         ("hf:{folder}", "no config.json"),
-        ("hf:{folder}/absent", "no such folder; nothing is fetched"),
-        ("{folder}", "is a folder and no model"),
+        ("hf:{folder}/absent", "no such folder; nothing is downloaded"),
+        ("{folder}", "is a folder, not a model"),
         ("{folder}/x.nemo", "no such file"),
     ],
 )
 def test_names_that_lead_nowhere(name: str, message: str, file: Path) -> None:
     with pytest.raises(NndiffError, match=message) as caught:
-        resolve(name.format(file=file, folder=file.parent))
+        build_model(name.format(file=file, folder=file.parent))
     assert "\n" not in str(caught.value)
 
 
@@ -130,17 +133,19 @@ SAVED = ["x.nnrec", "x.pt", "x.pth", "x.safetensors", "x.npz", "dir/x", "./x"]
 def test_what_looks_like_a_file_is_never_taken_for_a_module(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SourceError, match=rf"^{re.escape(name.removesuffix(':net'))}: no such file or directory$"):
-        resolve(name)
+        build_model(name)
     assert looks_like_model(name) == (".py" in name)
 
 
 def test_a_recording_and_a_folder_of_hugging_face_are_told_apart_from_models(tmp_path: Path) -> None:
     (tmp_path / "x.nnrec").mkdir()
-    with pytest.raises(UsageError, match=r"x.nnrec was saved by a model and is none: .*; nndiff diff compares files"):
-        resolve(str(tmp_path / "x.nnrec"))
+    with pytest.raises(
+        UsageError, match=r"x.nnrec holds tensors, not a model to run: .*; to compare files, use nndiff diff$"
+    ):
+        build_model(str(tmp_path / "x.nnrec"))
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match=f"the model of a Hugging Face folder is hf:{tmp_path}"):
-        resolve(str(tmp_path))
+    with pytest.raises(UsageError, match=f"to run its Hugging Face model, write hf:{tmp_path}"):
+        build_model(str(tmp_path))
 
 
 NEEDS = """from torch import nn
@@ -166,7 +171,7 @@ class Net(nn.Module):
         ),
         (NEEDS + "model = Net", r"bad.py:model at .*bad.py:3 cannot be called without width: "),
         (NEEDS + "def model(): return Net(-1)", r"bad.py:model\(\) failed at .*bad.py:5: RuntimeError: .*negative"),
-        ("import sys; sys.exit(3)", r"ended the program \(exit 3\)"),
+        ("import sys; sys.exit(3)", r"exited the program \(exit status 3\)"),
         ("1 / 0", r"failed at .*bad.py:1: ZeroDivisionError"),
         ("variants = [1]\ndef model(): pass", "`variants` is a list"),
         ("loss = 3\nimport torch\nmodel = torch.nn.ReLU", "`loss` is not a function"),
@@ -176,7 +181,7 @@ def test_files_that_fail(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "broken_neighbour.py").write_text("\n\nraise ValueError('broken')\n")
     (tmp_path / "bad.py").write_text(text)
     with pytest.raises(ModelError, match=message) as caught:
-        resolve(str(tmp_path / "bad.py"))
+        build_model(str(tmp_path / "bad.py"))
     assert "frozen" not in str(caught.value)
     assert "src/nndiff" not in str(caught.value)
 
@@ -185,7 +190,7 @@ def test_files_that_fail(text: str, message: str, tmp_path: Path) -> None:
 def test_hugging_face_folders(name: str, tmp_path: Path) -> None:
     model = built(name)
     model.save_pretrained(tmp_path)
-    spec = resolve(f"hf:{tmp_path}", Wishes(batch_size=1, seq_len=100 if name == "whisper" else 8))
+    spec = build_model(f"hf:{tmp_path}", BuildOptions(batch_size=1, seq_len=100 if name == "whisper" else 8))
     assert type(spec.model) is type(model)
     assert spec.notes == ()
     held = spec.model.state_dict()
@@ -196,14 +201,14 @@ def test_hugging_face_folders(name: str, tmp_path: Path) -> None:
 
 def test_a_hugging_face_folder_without_weights(tmp_path: Path) -> None:
     built("bert").config.save_pretrained(tmp_path)
-    spec = resolve(f"hf:{tmp_path}")
+    spec = build_model(f"hf:{tmp_path}")
     assert type(spec.model).__name__ == "BertModel"
     assert "drawn from the seed" in spec.notes[0]
 
 
 def test_inputs_are_drawn_as_described() -> None:
     torch.manual_seed(0)
-    made = from_options(
+    made = make_input_drawer(
         ["x=float16[B,3]", "ids=int64[B,T]:5..9", "u=float32[4]:-1..1", "m=bool[2]", "s=float64[]"], 3, 7
     )
     assert made is not None
@@ -214,7 +219,7 @@ def test_inputs_are_drawn_as_described() -> None:
     }  # fmt: skip
     assert 5 <= int(found["ids"].min()) <= int(found["ids"].max()) < 9
     assert float(found["u"].abs().max()) <= 1
-    by_position = from_options(["1=float32[2]", "0=int8[1]"], None, None)
+    by_position = make_input_drawer(["1=float32[2]", "0=int8[1]"], None, None)
     assert by_position is not None
     assert [each.dtype for each in by_position().args] == [torch.int8, torch.float32]
 
@@ -225,15 +230,15 @@ def test_inputs_are_drawn_as_described() -> None:
 )
 def test_descriptions_that_are_none(spec: str) -> None:
     with pytest.raises(UsageError, match="--input"):
-        parse_drawn(spec, None, None)
+        parse_description(spec, None, None)
 
 
 def test_inputs_given_twice_or_mixed() -> None:
-    with pytest.raises(UsageError, match="one input twice"):
-        from_options(["x=float32[2]", "x=float32[3]"], None, None)
+    with pytest.raises(UsageError, match="describes 'x' twice"):
+        make_input_drawer(["x=float32[2]", "x=float32[3]"], None, None)
     with pytest.raises(UsageError, match="not both"):
-        from_options(["x=float32[2]", "file.npz"], None, None)
-    assert from_options([], None, None) is None
+        make_input_drawer(["x=float32[2]", "file.npz"], None, None)
+    assert make_input_drawer([], None, None) is None
 
 
 class Takes(nn.Module):
@@ -253,7 +258,7 @@ def test_saved_inputs(kind: str, tmp_path: Path) -> None:
         safetensors.torch.save_file(tensors, path)
     else:
         torch.save(tensors, path)
-    found = load(str(path), Takes()).inputs
+    found = load_inputs(str(path), Takes()).inputs
     assert found.args == ()
     assert found.kwargs.keys() == tensors.keys()
     assert all(torch.equal(found.kwargs[name], value) for name, value in tensors.items())
@@ -263,7 +268,7 @@ def test_a_recording_without_inputs_cannot_feed(tmp_path: Path) -> None:
     with Writer(tmp_path / "a.nnrec") as writer:
         writer.add("fc", "output", np.ones(3))
     with pytest.raises(NndiffError, match="holds no inputs"):
-        load(str(tmp_path / "a.nnrec"), Takes())
+        load_inputs(str(tmp_path / "a.nnrec"), Takes())
 
 
 def net(width: int = 4) -> nn.Sequential:
@@ -292,15 +297,15 @@ def test_checkpoints_that_do_not_fit_say_all_of_it(tmp_path: Path) -> None:
     text = str(caught.value)
     assert "1 missing (1.weight)" in text
     assert "1 unexpected (extra)" in text
-    assert "1 of another shape (0.weight [3, 5] into [3, 4])" in text
+    assert "1 with another shape (0.weight [3, 5] into [3, 4])" in text
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    with pytest.raises(ModelError, match="of another shape"):
+    with pytest.raises(ModelError, match="with another shape"):
         load_checkpoint(model, str(tmp_path / "a.pt"), partial=True)
 
 
 def test_what_is_noted_of_a_checkpoint_stands_in_the_recording(file: Path, tmp_path: Path) -> None:
     """A comparison that follows must tell it too, not only the command that recorded."""
-    state = {name: value.double() for name, value in resolve(str(file)).model.state_dict().items()}
+    state = {name: value.double() for name, value in build_model(str(file)).model.state_dict().items()}
     torch.save(state, tmp_path / "a.pt")
     arguments = ["record", str(file), "-o", str(tmp_path / "a.nnrec"), "--ckpt", str(tmp_path / "a.pt"), "-q"]
     assert main(arguments) == 0
@@ -311,8 +316,9 @@ def test_what_is_noted_of_a_checkpoint_stands_in_the_recording(file: Path, tmp_p
 def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
     state = {name: value.double() for name, value in net().state_dict().items() if name.startswith("0.")}
     torch.save({**state, "extra": torch.ones(1)}, tmp_path / "a.pt")
-    with pytest.raises(ModelError, match=r"unexpected \(extra\); --partial loads what there is$"):
+    with pytest.raises(CheckpointError, match=r"unexpected \(extra\)$") as caught:
         load_checkpoint(net(), str(tmp_path / "a.pt"))
+    assert caught.value.partial_loads
     notes = load_checkpoint(net(), str(tmp_path / "a.pt"), partial=True)
     path = "a.pt"
     assert [note.partition(" (")[0] for note in notes] == [
@@ -321,8 +327,12 @@ def test_partial_and_cast_checkpoints_are_told(tmp_path: Path) -> None:
         f"not used: 1 tensor of {path}",
     ]
     torch.save({"other": torch.ones(1)}, tmp_path / "b.pt")
-    with pytest.raises(ModelError, match=r"no tensor of it has a place in the model; it holds 1 tensor$"):
-        load_checkpoint(net(), str(tmp_path / "b.pt"), partial=True)
+    for partial in (False, True):
+        with pytest.raises(
+            CheckpointError, match=r"no tensor in it has .* \(it has 'other', the model has '0.w"
+        ) as caught:
+            load_checkpoint(net(), str(tmp_path / "b.pt"), partial=partial)
+        assert not caught.value.partial_loads
 
 
 def test_tied_weights_may_be_stored_once(tmp_path: Path) -> None:
@@ -350,7 +360,7 @@ def test_the_command_records_and_says_so(file: Path, tmp_path: Path, capsys: pyt
     assert record(file, "-o", out, "--backward", "--repeat", 2, "--batch-size", 3, "--params") == 0
     printed = capsys.readouterr().out
     assert "forward and backward: 2 calls" in printed
-    assert "2 runs with one seed agree at all" in printed
+    assert "2 runs with the same seed agree at all" in printed
     found = open_recording(out)
     assert found.complete
     assert found.source().tensors["(model):output"].shape == (3, 2)
@@ -368,7 +378,7 @@ def test_the_command_records_and_says_so(file: Path, tmp_path: Path, capsys: pyt
             (),
             r"inputs\(\) at .*net.py:\d+ cannot be called without batch_size: give --ba",
         ),
-        ("def inputs(what): pass", (), r"inputs\(\) at .*net.py:\d+ cannot be called without what: give defaults"),
+        ("def inputs(what): pass", (), r"inputs\(\) at .*net.py:\d+ cannot be called without what: give them defaults"),
         ("def inputs(): return [1, 0][5]", (), r"^inputs\(\) failed at .*net.py:\d+: IndexError"),
         ("def loss(a, b): pass", ("--backward",), r"^loss\(\) failed at .*net.py:\d+: TypeError: .*takes 2"),
         ("def loss(output): return output.sum() / []", ("--backward",), r"^loss\(\) failed at .*net.py:\d+: TypeError"),
@@ -410,10 +420,10 @@ def test_the_command_fails_in_one_sentence(file: Path, tmp_path: Path, capsys: p
     assert "net.py:11: TypeError: Net.forward() got an unexpected" in trouble(
         file, "-o", out2, "--input", "y=float32[1]"
     )
-    assert "brings no inputs" in trouble("torch.nn:ReLU", "-o", tmp_path / "b")
-    assert "no float type" in trouble(file, "-o", tmp_path / "b", "--dtype", "int8")
-    assert "no device" in trouble(file, "-o", tmp_path / "b", "--device", "toaster")
-    assert "--partial belongs to --ckpt" in trouble(file, "-o", tmp_path / "b", "--partial")
+    assert "has no inputs" in trouble("torch.nn:ReLU", "-o", tmp_path / "b")
+    assert "'int8' is not a float dtype" in trouble(file, "-o", tmp_path / "b", "--dtype", "int8")
+    assert "'toaster' is not a device" in trouble(file, "-o", tmp_path / "b", "--device", "toaster")
+    assert "--partial needs --ckpt" in trouble(file, "-o", tmp_path / "b", "--partial")
     with pytest.raises(ModelError):
         record(file, "-o", tmp_path / "c", "--input", "x=float32[1,5]", "--traceback")
     shown = capsys.readouterr().err

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from nndiff.errors import ModelError, NndiffError, SourceError
-from nndiff.models import Wishes, nemo, resolve
-from nndiff.models.nemo import MissingNemoError, _carried_config, _is_checkpoint
-from nndiff.models.nemo_inputs import accept_masks, inputs_for
-from nndiff.models.nemo_loss import MaskedTokenLoss, loss_for
+from nndiff.models import BuildOptions, build_model, nemo
+from nndiff.models.nemo import MissingNemoError, is_checkpoint, read_own_config
+from nndiff.models.nemo_inputs import accept_masks, make_inputs
+from nndiff.models.nemo_loss import MaskedTokenLoss, find_loss
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NEMO, LIGHTNING = FIXTURES / "tiny_nest.nemo", FIXTURES / "tiny_nest_pl.ckpt"
@@ -61,8 +61,12 @@ def test_a_part_of_nemo_that_is_missing_is_named():
     [
         ("nemo.collections.speechlm2.models.SALM", "peft", 'not installed: pip install "nemo_toolkit[speechlm2]"'),
         ("nemo.core.classes.Model", "lhotse", "'lhotse' is not installed: pip install \"nemo_toolkit[asr]\""),
-        ("nemo.collections.nlp.Bert", "nemo.collections.nlp", "this NeMo has no nemo.collections.nlp: another version"),
-        ("json.Nothing", "", "this NeMo has no class json.Nothing: another version of NeMo is needed"),
+        (
+            "nemo.collections.nlp.Bert",
+            "nemo.collections.nlp",
+            "this version of NeMo has no nemo.collections.nlp: install another",
+        ),
+        ("json.Nothing", "", "this version of NeMo has no class json.Nothing: install another version"),
     ],
 )
 def test_a_class_that_cannot_be_had_is_told_with_the_way_to_it(monkeypatch, target, missing, said):
@@ -73,7 +77,7 @@ def test_a_class_that_cannot_be_had_is_told_with_the_way_to_it(monkeypatch, targ
 
     monkeypatch.setattr(nemo, "import_module", importing)
     with pytest.raises(NndiffError) as told:
-        nemo._import_class("x.nemo", target)
+        nemo.import_class("x.nemo", target)
     assert said in str(told.value)
     assert str(told.value).startswith("x.nemo: ")
     assert told.value.exit_code == 2
@@ -82,19 +86,19 @@ def test_a_class_that_cannot_be_had_is_told_with_the_way_to_it(monkeypatch, targ
 @pytest.mark.parametrize("name", ["gone.nemo", "gone.ckpt"])
 def test_a_file_that_is_not_there_is_named_before_nemo_is_asked_for(tmp_path, name):
     with pytest.raises(SourceError, match=rf"{name}: no such file"):
-        resolve(str(tmp_path / name), Wishes())
+        build_model(str(tmp_path / name), BuildOptions())
 
 
 def test_archives_and_checkpoints_are_told_apart_by_what_they_hold(tmp_path):
     swapped = tmp_path / "really_an_archive.ckpt"
     swapped.write_bytes(NEMO.read_bytes())
-    assert _is_checkpoint(str(LIGHTNING))
-    assert not _is_checkpoint(str(NEMO))
-    assert not _is_checkpoint(str(swapped))
+    assert is_checkpoint(str(LIGHTNING))
+    assert not is_checkpoint(str(NEMO))
+    assert not is_checkpoint(str(swapped))
 
 
 def test_a_lightning_checkpoint_carries_its_config_readable_without_omegaconf():
-    config = _carried_config(str(LIGHTNING))
+    config = read_own_config(str(LIGHTNING))
     assert config["target"] == "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel"
     assert config["encoder"]["d_model"] == 64
     assert config["encoder"]["att_context_size"] == [-1, -1]
@@ -106,8 +110,8 @@ def test_a_lightning_checkpoint_carries_its_config_readable_without_omegaconf():
 def test_a_checkpoint_of_something_else_carries_none(tmp_path):
     torch.save({"state_dict": {}, "hyper_parameters": {"lr": 1}}, tmp_path / "a.ckpt")
     torch.save({"w": torch.zeros(2)}, tmp_path / "b.ckpt")
-    assert _carried_config(str(tmp_path / "a.ckpt")) == {"lr": 1}
-    assert _carried_config(str(tmp_path / "b.ckpt")) is None
+    assert read_own_config(str(tmp_path / "a.ckpt")) == {"lr": 1}
+    assert read_own_config(str(tmp_path / "b.ckpt")) is None
 
 
 class Audio(torch.nn.Module):
@@ -149,7 +153,7 @@ class Nest(torch.nn.Module):
 
 
 def test_audio_models_get_a_waveform_and_its_lengths():
-    made = inputs_for(Audio(), 3, 800, 42)
+    made = make_inputs(Audio(), 3, 800, 42)
     assert list(made) == ["input_signal", "input_signal_length"]
     assert made["input_signal"].shape == (3, 800)
     assert made["input_signal_length"].tolist() == [800, 800, 800]
@@ -157,14 +161,14 @@ def test_audio_models_get_a_waveform_and_its_lengths():
 
 def test_inputs_depend_on_the_seed_alone():
     torch.manual_seed(1)
-    first = inputs_for(Audio(), 2, 800, 42)["input_signal"]
+    first = make_inputs(Audio(), 2, 800, 42)["input_signal"]
     torch.manual_seed(2)
-    assert torch.equal(first, inputs_for(Audio(), 2, 800, 42)["input_signal"])
-    assert not torch.equal(first, inputs_for(Audio(), 2, 800, 43)["input_signal"])
+    assert torch.equal(first, make_inputs(Audio(), 2, 800, 42)["input_signal"])
+    assert not torch.equal(first, make_inputs(Audio(), 2, 800, 43)["input_signal"])
 
 
 def test_nest_gets_the_noisy_twin_and_a_mask():
-    made = inputs_for(Nest(), 2, 800, 42)
+    made = make_inputs(Nest(), 2, 800, 42)
     assert list(made) == [
         "input_signal",
         "input_signal_length",
@@ -187,7 +191,7 @@ def test_a_signal_of_channels_gets_an_axis_for_them():
 
         def forward(self, input_signal, input_length=None): ...
 
-    made = inputs_for(Enhancement(), 2, 800, 42)
+    made = make_inputs(Enhancement(), 2, 800, 42)
     assert made["input_signal"].shape == (2, 1, 800)
     assert made["input_length"].tolist() == [800, 800]
 
@@ -200,9 +204,9 @@ def test_models_that_need_more_say_what():
         def forward(self, input_signal, input_signal_length, prompt): ...
 
     with pytest.raises(ModelError, match="Text takes no waveform but text, speaker: give its inputs with --input"):
-        inputs_for(Text(), 2, 800, 42)
+        make_inputs(Text(), 2, 800, 42)
     with pytest.raises(ModelError, match="Prompted also needs prompt: give all its inputs with --input"):
-        inputs_for(Prompted(), 2, 800, 42)
+        make_inputs(Prompted(), 2, 800, 42)
 
 
 def declared(kind, *axes, optional=False):
@@ -230,9 +234,9 @@ def test_what_a_model_without_a_waveform_declares_is_shown_by_an_example():
 
     Speaking.forward._self_wrapper = Check().called  # where NeMo's decorator keeps what it checks
     with pytest.raises(ModelError, match=r"but spec: give its inputs with --input, for example --input 'spec=flo"):
-        inputs_for(Vocoder(), 2, 800, 42)
+        make_inputs(Vocoder(), 2, 800, 42)
     with pytest.raises(ModelError, match="but text, pitch and may take 2 more: give its inputs with --input") as told:
-        inputs_for(Speaking(), 2, 800, 42)
+        make_inputs(Speaking(), 2, 800, 42)
     assert "--input 'text=int64[2,8]:1..8' --input 'pitch=float32[2,8]' or from a file" in str(told.value)
 
 
@@ -245,20 +249,20 @@ def test_one_label_for_a_row_is_chosen_though_it_is_optional():
 
         def forward(self, input_signal=None, input_signal_length=None, prompt=None, prompt_indices=None): ...
 
-    made = inputs_for(Prompted(), 2, 800, 42)
+    made = make_inputs(Prompted(), 2, 800, 42)
     assert list(made) == ["input_signal", "input_signal_length", "prompt_indices"]
     assert made["prompt_indices"].tolist() == [0, 0]
 
 
 def test_a_masked_token_model_has_its_own_loss_and_others_have_none():
-    loss = loss_for(Nest())
+    loss = find_loss(Nest())
     assert isinstance(loss, MaskedTokenLoss)
     one, two, three, four = (torch.tensor(float(number)) for number in (10, 2, 3, 4))
     assert loss(Nest(), {}, (one, two, three, four)) == 10 - 4 + 2 + 3
     assert "--seed" in loss.if_not_finite
     assert loss.origin == "the model's own"
-    assert loss_for(Audio()) is None
-    assert loss_for(torch.nn.Sequential(torch.nn.MSELoss())) is None
+    assert find_loss(Audio()) is None
+    assert find_loss(torch.nn.Sequential(torch.nn.MSELoss())) is None
 
 
 def fed(**more):
@@ -312,5 +316,5 @@ def test_a_saved_apply_mask_is_a_tensor_and_means_the_same():
 def test_a_mask_of_another_length_is_refused():
     model = Nest()
     accept_masks(model)
-    with pytest.raises(ModelError, match=r"masks of the shape \(2, 5\) do not fit features of \(2, 3, 4\)"):
+    with pytest.raises(ModelError, match=r"masks of shape \(2, 5\) do not fit features of shape \(2, 3, 4\)"):
         model(**fed(masks=torch.ones(2, 5)))

@@ -10,8 +10,8 @@ import torch
 
 from helpers import nndiff
 from nndiff.errors import ModelError
-from nndiff.models.nemo_inputs import accept_labels, accept_speakers, inputs_for
-from nndiff.models.nemo_loss import TrainingLoss, counting, loss_for
+from nndiff.models.nemo_inputs import accept_labels, accept_speakers, make_inputs
+from nndiff.models.nemo_loss import TrainingLoss, count_up, find_loss
 from nndiff.recording.record import record
 
 
@@ -60,15 +60,15 @@ def step(model, **more):
     """Run a model and its loss; return the model."""
     fed = {"input_signal": torch.arange(8.0).reshape(2, 4), "input_signal_length": torch.tensor([4, 4]), **more}
     output = model(fed["input_signal"], fed["input_signal_length"])
-    loss_for(model)(model, fed, output).backward()
+    find_loss(model)(model, fed, output).backward()
     return model
 
 
 def test_labels_count_up_along_every_axis():
-    assert counting(2, 4, classes=3).tolist() == [[0, 1, 2, 0], [1, 2, 0, 1]]
-    assert counting(3, classes=2).tolist() == [0, 1, 0]
-    assert counting(2, 1, 2, classes=2).tolist() == [[[0, 1]], [[1, 0]]]
-    assert counting(2, 2, classes=0).tolist() == [[0, 0], [0, 0]]
+    assert count_up(2, 4, classes=3).tolist() == [[0, 1, 2, 0], [1, 2, 0, 1]]
+    assert count_up(3, classes=2).tolist() == [0, 1, 0]
+    assert count_up(2, 1, 2, classes=2).tolist() == [[[0, 1]], [[1, 0]]]
+    assert count_up(2, 2, classes=0).tolist() == [[0, 0], [0, 0]]
 
 
 def test_the_training_step_runs_without_a_trainer_and_without_a_second_forward_pass():
@@ -83,10 +83,10 @@ def test_the_training_step_runs_without_a_trainer_and_without_a_second_forward_p
 
 def test_a_recording_tells_that_the_loss_is_the_models_own(tmp_path):
     fed = {"input_signal": torch.arange(8.0).reshape(2, 4), "input_signal_length": torch.tensor([4, 4])}
-    record(Base(), fed, path=tmp_path / "own.nnrec", backward=True, loss=loss_for(Base()))
-    assert "(the model's own, of its training step)" in nndiff("show", tmp_path / "own.nnrec").stdout
+    record(Base(), fed, path=tmp_path / "own.nnrec", backward=True, loss=find_loss(Base()))
+    assert "(the model's own, from its training step)" in nndiff("show", tmp_path / "own.nnrec").stdout
     record(Base(), fed, path=tmp_path / "given.nnrec", backward=True, loss=lambda output: output[0].sum())
-    assert "(the loss function that was given)" in nndiff("show", tmp_path / "given.nnrec").stdout
+    assert "(the given loss function)" in nndiff("show", tmp_path / "given.nnrec").stdout
 
 
 def test_a_model_that_listens_to_its_layers_runs_once_more():
@@ -159,7 +159,7 @@ class Prompted(Base):
 
 
 def test_a_decoder_is_fed_all_labels_but_the_last_and_what_must_be_chosen_is_the_first():
-    made = inputs_for(Prompted(), 2, 800, 42)
+    made = make_inputs(Prompted(), 2, 800, 42)
     assert made["transcript"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2], [1, 2, 3, 4, 0, 1, 2, 3]]
     assert made["transcript_length"].tolist() == [8, 8]
     assert made["prompt_indices"].tolist() == [0, 0]
@@ -215,7 +215,7 @@ def test_a_batch_that_is_annotated_as_a_class_is_one_and_its_tensors_are_told_by
 def test_a_signal_without_a_length_is_as_long_as_it_is():
     model = Base()
     fed = {"input_signal": torch.zeros(2, 4)}
-    loss_for(model)(model, fed, (model.fc(fed["input_signal"]), None))
+    find_loss(model)(model, fed, (model.fc(fed["input_signal"]), None))
     assert (model.targets, model.lengths) == (None, None)
 
 
@@ -230,7 +230,7 @@ class Talkers(Base):
 
 
 def test_a_model_of_many_talkers_is_told_who_speaks_by_keywords_and_again_in_its_training_step():
-    made = inputs_for(Talkers(), 2, 480, 42)
+    made = make_inputs(Talkers(), 2, 480, 42)
     assert made["spk_targets"].tolist() == [[0, 1, 0], [1, 0, 1]]
     assert made["bg_spk_targets"].tolist() == [[1, 0, 1], [0, 1, 0]]
     model = Talkers()
@@ -250,7 +250,7 @@ def test_models_that_run_their_optimisers_themselves_have_no_loss():
     class Manual(Base):
         automatic_optimization = False
 
-    assert loss_for(Manual()) is None
+    assert find_loss(Manual()) is None
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_models_that_run_their_optimisers_themselves_have_no_loss():
     [
         (ValueError, "no such label", "`targets` and `target_lengths` in --input"),
         (ValueError, "TDT needs CUDA", "its loss needs CUDA: give --device"),
-        (NotImplementedError, "not implemented for 'Half'", "leave --dtype or --backward out"),
+        (NotImplementedError, "not implemented for 'Half'", "drop --dtype or --backward"),
     ],
 )
 def test_a_training_step_that_fails_is_told_with_the_way_out(error, said, advice):
@@ -267,7 +267,7 @@ def test_a_training_step_that_fails_is_told_with_the_way_out(error, said, advice
             raise error(said)
 
     model = Failing()
-    with pytest.raises(ModelError, match=rf"training step of Failing fails \({error.__name__}: {said}\)") as told:
+    with pytest.raises(ModelError, match=rf"training step of Failing failed \({error.__name__}: {said}\)") as told:
         step(model)
     assert advice in str(told.value)
     assert "loss(model, inputs, output)" in str(told.value)

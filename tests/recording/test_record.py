@@ -15,7 +15,7 @@ from torch import nn
 
 import nndiff
 from nndiff.errors import ModelError, SourceError, UsageError
-from nndiff.models.inputs import load
+from nndiff.models.inputs import load_inputs
 from nndiff.recording import open_recording
 from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.record import record
@@ -191,7 +191,7 @@ def test_any_seed_of_torch_will_do(seed: int, tmp_path: Path) -> None:
 def test_inputs_are_fed_again_from_a_recording(tmp_path: Path) -> None:
     inputs = {"x": X, "flags": {"list": [1, X[0], None], "pair": (True, "text")}}
     record(Net().eval(), inputs, path=tmp_path / "a.nnrec")
-    again = load(str(tmp_path / "a.nnrec"), Net()).inputs
+    again = load_inputs(str(tmp_path / "a.nnrec"), Net()).inputs
     assert again.args == ()
     assert torch.equal(again.kwargs["x"], X)
     flags = again.kwargs["flags"]
@@ -204,10 +204,10 @@ def test_inputs_are_fed_again_from_a_recording(tmp_path: Path) -> None:
 def test_inputs_that_ask_for_a_gradient_ask_for_it_again(tmp_path: Path) -> None:
     model, asking = nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
     record(model, asking, path=tmp_path / "a.nnrec", backward=True)
-    assert load(str(tmp_path / "a.nnrec"), model).inputs.args[0].requires_grad
+    assert load_inputs(str(tmp_path / "a.nnrec"), model).inputs.args[0].requires_grad
     assert nndiff.compare(tmp_path / "a.nnrec", model).verdict == "identical"
     record(model, asking.detach(), path=tmp_path / "b.nnrec", backward=True)
-    assert not load(str(tmp_path / "b.nnrec"), model).inputs.args[0].requires_grad
+    assert not load_inputs(str(tmp_path / "b.nnrec"), model).inputs.args[0].requires_grad
 
 
 @pytest.mark.parametrize(

@@ -3,83 +3,72 @@
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
 
 from nndiff.align import Rename, read_map
-from nndiff.commands.options import add_report_options, add_tolerance_options, check_reports, path, write_all
+from nndiff.commands.options import (
+    PAIRING,
+    REPLAY,
+    REPORTS,
+    TOLERANCE,
+    Subparsers,
+    add_command,
+    add_options,
+    check_reports,
+    parse_path,
+    report_comparison,
+)
 from nndiff.commands.progress import ProgressBar
-from nndiff.commands.replay import add_replay_options, has_models, refuse_replay_options, replayed
 from nndiff.comparing import run as compare_plans
+from nndiff.errors import UsageError
+from nndiff.models.rerun import is_recorded_run, read_run_settings
 from nndiff.names import parse_groups
-from nndiff.planning import Rules, plan
-from nndiff.sources import Source
+from nndiff.planning import Plan, Rules
+from nndiff.planning import plan as make_plans
+from nndiff.sources import Source, open_source
+from nndiff.text import printable
 from nndiff.tolerance import Tolerance, choose
 
 _EXAMPLES = """\
-examples:
   nndiff diff ref.safetensors cand.safetensors
   nndiff diff model.nemo last.ckpt                         formats may differ
   nndiff diff a.ckpt::optimizer_states b.ckpt::optimizer_states
   nndiff diff fp32/ fp16/ int8/                            one reference, several candidates
-  nndiff diff a.pt b.pt --rename '^transformer\\.=>model.'  candidate names become the reference's
+  nndiff diff a.pt b.pt --rename '^transformer\\.=>model.'  rewrite candidate names into reference names
   nndiff diff ref.nnrec cand.nnrec                         two recordings, layer by layer
-  nndiff diff ref.nnrec model.py --ckpt last.ckpt          replays the recorded inputs through a model
-  nndiff diff a.pt b.pt --dry-run                          which names belong together, no data read
+  nndiff diff ref.nnrec model.py --ckpt last.ckpt          run a model on the recorded inputs
+  nndiff diff a.pt b.pt --dry-run                          which names are paired, without reading data
   nndiff diff a.pt b.pt --report junit:diff.xml --report md:diff.md
 
-PATTERN is a shell pattern over the whole name (*.bias), a module's path (encoder.layers.0) or re:REGEX. Of recordings
-it may be one over the paths of modules too (*.norm), as for nndiff record.
+PATTERN is a shell pattern for the whole name (*.bias), a module path (encoder.layers.0) or re:REGEX. For recordings,
+PATTERN may also match module paths (*.norm), as for nndiff record.
 Exit status: 0 the same, 1 different, 2 trouble (unreadable file, nothing could be compared).
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], purpose: str = "") -> None:
+def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     """Add the command to the command line."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "diff",
-        help=purpose,
-        description="Compare named tensors of a reference with those of one or more candidates: checkpoints in any "
-        "format, folders, recordings. What they are is detected.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        run,
+        purpose=purpose,
+        description="Compare the named tensors of a reference with those of one or more candidates: checkpoints in "
+        "any format, folders, recordings. nndiff detects what they are.",
+        examples=_EXAMPLES,
     )
     parser.add_argument(
-        "reference", metavar="REF", type=path, help="the side that is right by definition; FILE::key takes a part"
+        "reference", metavar="REF", type=parse_path, help="the side that is right by definition; FILE::key is a part"
     )
-    parser.add_argument("candidates", metavar="CAND", nargs="+", type=path, help="the side on trial, one or more")
-    add_tolerance_options(parser)
-    add_pairing_options(parser)
-    add_replay_options(parser)
-    add_report_options(parser)
-    parser.set_defaults(run=run)
+    parser.add_argument("candidates", metavar="CAND", nargs="+", type=parse_path, help="one or more sides to test")
+    add_options(parser, TOLERANCE, PAIRING, REPLAY, REPORTS)
 
 
-def add_pairing_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which names belong together and which count."""
-    group = parser.add_argument_group("pairing")
-    group.add_argument("--include", action="append", default=[], metavar="PATTERN", help="only these; repeatable")
-    group.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="all but these; repeatable")
-    group.add_argument(
-        "--group", action="append", default=[], metavar="NAME=PATTERN", help="count these together too; repeatable"
-    )
-    group.add_argument(
-        "--rename",
-        action="append",
-        default=[],
-        metavar="REGEX=>REPLACEMENT",
-        help="rewrite candidate names into the reference's; repeatable, applied in turn",
-    )
-    group.add_argument(
-        "--map",
-        metavar="FILE",
-        type=path,
-        help='pairs by name, tensors or modules: JSON {"ref": "cand"} or lines of \'REF => CAND\'',
-    )
-    group.add_argument("--dry-run", action="store_true", help="print what would be compared with what; read no data")
-
-
-def rules_from(args: argparse.Namespace) -> Rules:
-    """Return the pairing rules the options ask for."""
+def read_rules(args: argparse.Namespace) -> Rules:
+    """Return the pairing rules that the options give."""
     return Rules(
         tuple(Rename.parse(text) for text in args.rename),
         read_map(args.map) if args.map else {},
@@ -91,28 +80,148 @@ def rules_from(args: argparse.Namespace) -> Rules:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, report, and return the exit status."""
-    tolerance = choose(args.atol, args.rtol, args.tolerance)
-    rules = rules_from(args)
+    tolerance, rules = choose(args.atol, args.rtol, args.tolerance), read_rules(args)
     check_reports(args)
-    if not has_models(args):
-        refuse_replay_options(args)
-        return compare_and_report([args.reference, *args.candidates], tolerance, rules, args)
-    import tempfile
-
+    if _is_surely_model(args.reference) and any(is_recorded_run(name) for name in args.candidates):
+        raise UsageError(
+            f"{args.reference} is a model, and the reference must be a recording: the recording comes first, then "
+            "the MODEL; to compare two models, use nndiff run"
+        )
+    models = _find_models(args.reference, args.candidates)
+    if not models:
+        _refuse_replay_options(args)
+        return compare_sources([args.reference, *args.candidates], tolerance, rules, args)
+    _check_replay(args.reference, models)
     with tempfile.TemporaryDirectory(prefix="nndiff-replay-") as folder:
-        return compare_and_report([args.reference, *replayed(args, folder)], tolerance, rules, args)
+        candidates = _replay_models(args, models, folder)
+        return compare_sources([args.reference, *candidates], tolerance, rules, args)
 
 
-def compare_and_report(
+def compare_sources(
     sources: Sequence[str | Source], tolerance: Tolerance, rules: Rules, args: argparse.Namespace
 ) -> int:
-    """Compare the first of the sources with the others and write the reports that were asked for."""
-    plans = plan(sources[0], sources[1:], rules)
+    """Compare the first source with the others, write the reports and return the exit status."""
+    plans = make_plans(sources[0], sources[1:], rules)
     if args.dry_run:
-        from nndiff.commands.dry_run import print_plans
-
-        return print_plans(plans)
+        return _print_plans(plans)
     with ProgressBar("comparing", args.quiet) as bar:
         comparison = compare_plans(plans, tolerance, rules, bar)
-    write_all(comparison, args)
-    return comparison.exit_code
+    return report_comparison(comparison, args)
+
+
+def _print_plans(plans: Sequence[Plan]) -> int:
+    """Print which names are paired and how; return 0 if all are, 1 if some are, 2 if none is."""
+    from nndiff.reports.output import print_text
+
+    is_complete = True
+    for plan in plans:
+        mismatched_shapes = 0
+        lines = [f"plan: {printable(plan.reference.label)} against {printable(plan.label)}"]
+        for match, reference, candidate in plan.pairs():
+            names = printable(match.reference)
+            if match.candidate != match.reference:
+                names += f" <- {printable(match.candidate)}"
+            shape = str(list(reference.shape))
+            if reference.shape != candidate.shape:
+                mismatched_shapes += 1
+                shape += f" against {list(candidate.shape)}: shapes differ"
+            lines.append(f"  {names}  {shape}  by {printable(match.matched_by)}")
+        leftovers = list(plan.leftovers())
+        for leftover in leftovers:
+            hint = f"  {printable(leftover.hint)}" if leftover.hint else ""
+            lines.append(f"  only in the {leftover.side}: {printable(leftover.name)}  {list(leftover.shape)}{hint}")
+        methods = Counter(match.matched_by for match in plan.alignment.matches)
+        counts = ", ".join(f"{count} by {printable(method)}" for method, count in methods.most_common())
+        lines.append(
+            f"pairs: {counts or 'none'}; only in the reference: {len(plan.alignment.only_reference)}; "
+            f"only in the candidate: {len(plan.alignment.only_candidate)}; shapes differ: {mismatched_shapes}"
+        )
+        lines += [f"note: {printable(note)}" for note in plan.notes]
+        print_text("\n".join(lines) + "\n")
+        is_complete = is_complete and not leftovers and not mismatched_shapes
+    if not any(plan.alignment.matches for plan in plans):
+        from nndiff.commands.trouble import print_trouble
+
+        print_trouble("no name of the reference is paired with one of a candidate: see --rename and --map")
+        return 2
+    return 0 if is_complete else 1
+
+
+def _find_models(reference: str, candidates: Sequence[str]) -> list[str]:
+    """Return the candidates that are models to run, not sources to read."""
+    from nndiff.models.kinds import RESTORED_SUFFIXES, looks_like_model
+
+    can_replay = is_recorded_run(reference)
+    models = []
+    for name in candidates:
+        is_model = _is_surely_model(name)
+        if can_replay and not is_model:  # elsewhere a name that is no file is a typing error, not a Python module
+            is_restored = name.endswith(RESTORED_SUFFIXES) and os.path.isfile(name)
+            is_model = is_restored or looks_like_model(name)
+        if is_model:
+            models.append(name)
+    return models
+
+
+def _is_surely_model(name: str) -> bool:
+    return name.startswith("hf:") or name.partition(":")[0].endswith(".py")
+
+
+def _refuse_replay_options(args: argparse.Namespace) -> None:
+    """Refuse options for a model if no candidate is one: they would do nothing, without a word."""
+    idle = []
+    for option in REPLAY.options:
+        if getattr(args, option.attribute) is not None:
+            idle.append(option.flags[-1])
+    if idle:
+        raise UsageError(
+            f"{' and '.join(idle)} would do nothing: no candidate is a model to run; leave it out, or compare a "
+            "recording with a MODEL (file.py, hf:DIR, x.nemo)"
+        )
+
+
+def _check_replay(reference: str, models: Sequence[str]) -> None:
+    """Refuse what cannot be replayed: the reference must be a recording, and the models must be there."""
+    from nndiff.models.kinds import check_name
+
+    if is_recorded_run(reference):
+        for model in models:
+            check_name(model)
+        return
+    if _is_surely_model(reference):
+        check_name(reference)
+    else:
+        open_source(reference)  # raises if it is not there or cannot be read
+    raise UsageError(
+        f"{', '.join(models)} is a model, but {reference} is not a recording to replay: record the reference first "
+        "(nndiff record), or compare two models with nndiff run"
+    )
+
+
+def _replay_models(args: argparse.Namespace, models: Sequence[str], folder: str) -> list[Source]:
+    """Record every candidate that is a model in the way the reference was recorded; return all candidates."""
+    from nndiff.commands.model_process import RecordingJob, record_in_process
+
+    settings = read_run_settings(args.reference)
+    options = [f"--input={settings.inputs}", f"--seed={settings.seed}"]
+    named_options = (
+        ("--mode", args.mode or settings.mode),
+        ("--dropout", settings.dropout),
+        ("--ckpt", args.ckpt),
+        ("--config", args.config),
+    )
+    for name, value in named_options:
+        if value is not None:
+            options.append(f"{name}={value}")
+    flags = (("--backward", settings.backward), ("--params", settings.params), ("--inputs", settings.inputs_kept))
+    for name, is_set in flags:
+        if is_set:
+            options.append(name)
+    candidates = []
+    for number, name in enumerate(args.candidates):
+        if name not in models:
+            candidates.append(open_source(name))
+            continue
+        job = RecordingJob(name, os.path.join(folder, str(number)), "candidate", args.python, options)
+        candidates.append(record_in_process(job, args.quiet))
+    return candidates

@@ -1,24 +1,30 @@
-"""What a person wants to know of a recording: which model ran how, what was heard, and whether that is all."""
+"""What nndiff show says about a recording: which model ran how, what was recorded, and whether that is all."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nndiff.recording import Recording
+<<<<<<< HEAD
 from nndiff.recording.format.events import SLOTS
 from nndiff.reports.figures import format_size
+=======
+from nndiff.recording.events import SLOTS
+from nndiff.reports.wording import size
+from nndiff.tensors import Slot
+>>>>>>> models
 from nndiff.text import counted, plural, printable
 
-_LOSSES = {
-    "given": "the loss function that was given",
+_LOSS_ORIGINS = {
+    "given": "the given loss function",
     "model": "the model's own",
     "projection": "the output projected on fixed random numbers",
 }
-# what is told in words, and what would fill the screen
-_TOLD = frozenset(
+# shown in words of their own, or too long to show
+_NOT_LISTED = frozenset(
     (
         *("label", "producer", "seed", "backward", "mode", "dropout", "dropout_active", "selection", "inputs_kept"),
         *("params", "model", "flags", "environment", "modules", "shared", "warnings", "inputs", "draws", "loss"),
@@ -28,107 +34,127 @@ _TOLD = frozenset(
 )
 
 
-def summary(recording: Recording) -> Iterator[str]:
-    """Yield the lines that describe a recording; those about what it lacks or warns of come last."""
-    state = "complete" if recording.complete else "damaged" if recording.damaged else "incomplete"
-    yield f"{printable(recording.path)}: recording, {state}, {plural(len(recording.tensors), 'tensor')}"
-    for title, text in _facts(recording):
+def summarize_recording(recording: Recording) -> list[str]:
+    """Return the lines that describe a recording; notes and warnings come last."""
+    state = "incomplete"
+    if recording.complete:
+        state = "complete"
+    elif recording.damaged:
+        state = "damaged"
+    lines = [f"{printable(recording.path)}: recording, {state}, {plural(len(recording.tensors), 'tensor')}"]
+    versions = _get_object(recording.meta, "environment", "versions")
+    facts = {
+        "model": _describe_model(recording.meta),
+        "weights": str(recording.meta.get("checkpoint", "")),
+        "run": _describe_run(recording.meta),
+        "loss": _describe_loss(recording),
+        "modules": _describe_modules(recording),
+        "tensors": count_slots(recording),
+        "kept": _describe_size(recording),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "repeated": _describe_agreement(_get_object(recording.meta, "self_agreement")),
+    }
+    for title, text in facts.items():
         if text:
-            yield f"  {title:<9} {printable(text, 1000)}"
+            lines.append(f"  {title:<9} {printable(text, 1000)}")
     for key, value in recording.meta.items():
-        if key not in _TOLD:
-            yield f"  {printable(str(key), 30)}: {printable(str(value), 200)}"
-    yield from (f"  note: {printable(note, 1000)}" for note in recording.notes)
-    yield from (f"  warning: {printable(warning, 1000)}" for warning in recording.warnings)
+        if key not in _NOT_LISTED:
+            lines.append(f"  {printable(str(key), 30)}: {printable(str(value), 200)}")
+    lines += [f"  note: {printable(note, 1000)}" for note in recording.notes]
+    lines += [f"  warning: {printable(warning, 1000)}" for warning in recording.warnings]
+    return lines
 
 
-def _facts(recording: Recording) -> Iterator[tuple[str, str]]:
-    meta = recording.meta
-    yield "model", _model(meta)
-    yield "weights", str(meta.get("checkpoint", ""))
-    yield "run", _run(meta)
-    yield "loss", _loss(recording)
-    yield "modules", _modules(recording)
-    yield "tensors", by_slot(recording)
-    yield "kept", _kept(recording)
-    yield "versions", ", ".join(f"{name} {version}" for name, version in _part(meta, "environment", "versions").items())
-    yield "agrees", _agreement(_part(meta, "self_agreement"))
-
-
-def _part(meta: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return an object inside the metadata, or an empty one: nobody vouches for what a recording says of itself."""
+def _get_object(meta: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return an object inside the metadata, or an empty one: a recording may hold anything."""
     for key in keys:
-        found = meta.get(key)
-        meta = found if isinstance(found, dict) else {}
+        value = meta.get(key)
+        meta = value if isinstance(value, dict) else {}
     return meta
 
 
-def _model(meta: Mapping[str, Any]) -> str:
-    about = _part(meta, "model")
-    parameters = about.get("parameters")
-    parts = [
-        str(meta.get("label", "")),
-        str(about.get("class", "")),
-        plural(parameters, "parameter") if type(parameters) is int else "",
-        " and ".join(_part(about, "dtypes")),
-        " and ".join(_part(about, "devices")),
-    ]
-    return ", ".join(dict.fromkeys(part for part in parts if part))
+def _describe_model(meta: Mapping[str, Any]) -> str:
+    model = _get_object(meta, "model")
+    label, class_name, parameters = str(meta.get("label", "")), str(model.get("class", "")), model.get("parameters")
+    words = [label] if label else []
+    if class_name and class_name != label:
+        words.append(class_name)
+    if type(parameters) is int:
+        words.append(plural(parameters, "parameter"))
+    for key in ("dtypes", "devices"):
+        names = _get_object(model, key)
+        if names:
+            words.append(" and ".join(names))
+    return ", ".join(words)
 
 
-def _run(meta: Mapping[str, Any]) -> str:
-    parts = {
-        "backward": "forward and backward" if meta.get("backward") is True else "forward",
-        "mode": f"{meta.get('mode')} mode",
-        "dropout": "dropout off" if meta.get("dropout") == "off" else "",
-        "seed": f"seed {meta.get('seed')}",
-    }
-    chosen = {key: value for key, value in _part(meta, "selection").items() if value not in (None, False, [])}
-    said = [text for key, text in parts.items() if key in meta and text]
-    return ", ".join([*said, *(f"{key} {_plain(value)}" for key, value in chosen.items())])
+def _describe_run(meta: Mapping[str, Any]) -> str:
+    words = []
+    if "backward" in meta:
+        words.append("forward and backward" if meta["backward"] is True else "forward")
+    if "mode" in meta:
+        words.append(f"{meta['mode']} mode")
+    if meta.get("dropout") == "off":
+        words.append("dropout off")
+    if "seed" in meta:
+        words.append(f"seed {meta['seed']}")
+    for key, value in _get_object(meta, "selection").items():
+        if value in (None, False, []):
+            continue
+        text = " ".join(str(pattern) for pattern in value) if isinstance(value, list) else str(value)
+        words.append(f"{key} {text}")
+    return ", ".join(words)
 
 
-def _plain(value: object) -> str:
-    return " ".join(str(each) for each in value) if isinstance(value, list) else str(value)
-
-
-def _loss(recording: Recording) -> str:
-    """Return the loss as it was, and where it came from."""
-    found = next((event for event in recording.tensors if event.site.slot == "loss"), None)
-    if found is None:
+def _describe_loss(recording: Recording) -> str:
+    """Return the value of the loss, and where it comes from."""
+    loss = next((event for event in recording.tensors if event.site.slot is Slot.LOSS), None)
+    if loss is None:
         return ""
-    value = f"{found.stats.mean:.8g}" if found.stats and not found.stats.nonfinite else "not finite"
-    said = recording.meta.get("loss_origin")
-    origin = said if isinstance(said, str) else _LOSSES.get(str(recording.meta.get("loss")), "")
-    return (value if found.stats else "") + (f" ({origin})" if origin else "")
+    text = ""
+    if loss.stats:
+        text = "not finite" if loss.stats.nonfinite else f"{loss.stats.mean:.8g}"
+    origin = recording.meta.get("loss_origin")
+    if not isinstance(origin, str):
+        origin = _LOSS_ORIGINS.get(str(recording.meta.get("loss")), "")
+    return f"{text} ({origin})" if origin else text
 
 
-def _modules(recording: Recording) -> str:
-    tree, called = recording.meta.get("modules"), {call.module for call in recording.calls}
-    parts = [f"{len(tree):,} in the model"] if isinstance(tree, list) and tree else []
+def _describe_modules(recording: Recording) -> str:
+    modules, never_called = recording.meta.get("modules"), recording.meta.get("never_called")
+    called = {call.module for call in recording.calls}
+    words = []
+    if isinstance(modules, list) and modules:
+        words.append(plural(len(modules), "module"))
     if called:
-        parts.append(f"{len(called):,} heard in {plural(len(recording.calls), 'call')}")
-    never = recording.meta.get("never_called")
-    if isinstance(never, list) and never:
-        parts.append(f"never called: {counted([str(name) for name in never], 'module')}")
-    return ", ".join(parts)
+        words.append(f"{len(called):,} called ({plural(len(recording.calls), 'call')})")
+    if isinstance(never_called, list) and never_called:
+        words.append(f"never called: {counted([str(name) for name in never_called], 'module')}")
+    return ", ".join(words)
 
 
-def by_slot(recording: Recording) -> str:
+def count_slots(recording: Recording) -> str:
     """Return how many tensors there are of each slot, in the order of the documentation."""
-    found = Counter(event.site.slot for event in recording.tensors)
-    known = [slot for slot in SLOTS if slot in found]
-    return ", ".join(f"{slot} {found[slot]:,}" for slot in (*known, *sorted(found.keys() - SLOTS.keys())))
+    counts = Counter(event.site.slot for event in recording.tensors)
+    return ", ".join(f"{slot} {counts[slot]:,}" for slot in SLOTS if slot in counts)
 
 
-def _kept(recording: Recording) -> str:
+def _describe_size(recording: Recording) -> str:
     levels = Counter(event.keep for event in recording.tensors)
+<<<<<<< HEAD
     disk = sum(entry.stat().st_size for entry in os.scandir(recording.path) if entry.is_file())
     return ", ".join([*(f"{level} {number:,}" for level, number in levels.items()), f"{format_size(disk)} on disk"])
+=======
+    words = [f"{level} {count:,}" for level, count in levels.items()]
+    bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path) if entry.is_file())
+    return ", ".join([*words, f"{size(bytes_on_disk)} on disk"])
+>>>>>>> models
 
 
-def _agreement(meta: Mapping[str, Any]) -> str:
-    runs, apart = meta.get("runs"), meta.get("disagreeing")
-    if type(runs) is not int or type(apart) is not int:
+def _describe_agreement(agreement: Mapping[str, Any]) -> str:
+    """Return whether the model gave the same results each time it was run."""
+    runs, disagreeing = agreement.get("runs"), agreement.get("disagreeing")
+    if type(runs) is not int or type(disagreeing) is not int:
         return ""
-    return f"{runs} runs with one seed " + (f"differ at {plural(apart, 'site')}" if apart else "are the same")
+    result = f"differ at {plural(disagreeing, 'site')}" if disagreeing else "are equal"
+    return f"{runs} runs with the same seed {result}"

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from nndiff.models.spec import ModelSpec, Wishes, resolve
+from nndiff.models.spec import BuildOptions, ModelSpec, build_model
 
-__all__ = ["ModelSpec", "Wishes", "resolve"]
+__all__ = ["BuildOptions", "ModelSpec", "build_model"]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from nndiff.errors import ModelError
-from nndiff.models.inputs import tensor_of
+from nndiff.errors import CheckpointError
+from nndiff.models.inputs import read_tensor
 from nndiff.names import natural_key, strip_wrappers
 from nndiff.sources import open_source
 from nndiff.tensors import TensorRef
@@ -16,82 +16,78 @@ from nndiff.text import listed, plural
 
 
 def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False) -> list[str]:
-    """Copy a checkpoint's tensors into the model; return what is worth knowing.
+    """Copy the tensors of a checkpoint into a model; return notes about casts and, if `partial`, about leftovers.
 
-    Every tensor of the model must be found and every tensor of the checkpoint be used, unless `partial`.
+    Unless `partial`, every tensor of the model and every tensor of the checkpoint must have a partner.
     """
     source = open_source(path)
-    wanted = {name: value for name, value in model.state_dict(keep_vars=True).items() if torch.is_tensor(value)}
-    pairs, unused = _pair(wanted, source.tensors)
-    tied = _tied(wanted, pairs)
-    missing = [name for name in wanted if name not in pairs and name not in tied]
-    shapes = [
-        f"{name} {list(pairs[name].shape)} into {list(wanted[name].shape)}"
-        for name in pairs
-        if tuple(pairs[name].shape) != tuple(wanted[name].shape)
-    ]
-    _complain(path, missing if not partial else [], unused if not partial else [], shapes)
+    state = {name: value for name, value in model.state_dict(keep_vars=True).items() if torch.is_tensor(value)}
+    pairs, unused = _pair_names(state, source.tensors)
     if not pairs:
-        raise ModelError(
-            f"{path}: no tensor of it has a place in the model; it holds {plural(len(source.tensors), 'tensor')}"
-        )
-    with torch.no_grad():
-        for name, ref in pairs.items():
-            wanted[name].copy_(tensor_of(ref))
-    # by its bare name: what is noted stands in recordings, which know nothing of the machine they were made on
-    return _notes(os.path.basename(path.rstrip(os.sep)), pairs, wanted, missing, unused)
-
-
-def _pair(wanted: Mapping[str, torch.Tensor], held: Mapping[str, TensorRef]) -> tuple[dict[str, TensorRef], list[str]]:
-    """Return the tensor for each name, as written or without wrappers, and the names left over."""
-    pairs = {name: held[name] for name in wanted if name in held}
-    used = set(pairs)
-    bare: dict[str, list[str]] = {}
-    for name in held:
-        if name not in used:
-            bare.setdefault(strip_wrappers(name), []).append(name)
-    for name in wanted:
-        found = bare.get(strip_wrappers(name), [])
-        if name not in pairs and len(found) == 1:
-            pairs[name] = held[found[0]]
-            used.add(found[0])
-    return pairs, [name for name in held if name not in used]
-
-
-def _tied(wanted: Mapping[str, torch.Tensor], pairs: Mapping[str, TensorRef]) -> set[str]:
-    """Return the names whose memory is filled under another name."""
-    filled = {wanted[name].data_ptr() for name in pairs if wanted[name].numel()}
-    return {name for name, value in wanted.items() if name not in pairs and value.data_ptr() in filled}
-
-
-def _complain(path: str, missing: Sequence[str], unused: Sequence[str], shapes: Sequence[str]) -> None:
-    troubles = [
-        f"{len(names)} {what} ({_some(names)})"
-        for names, what in ((missing, "missing"), (unused, "unexpected"), (shapes, "of another shape"))
-        if names
-    ]
+        raise CheckpointError(f"{path} does not fit the model: {_compare_first_names(state, source.tensors)}")
+    # a tied weight is filled under the name of its twin
+    filled = {state[name].data_ptr() for name in pairs if state[name].numel()}
+    missing, misshapen = [], []
+    for name, value in state.items():
+        if name not in pairs:
+            if value.data_ptr() not in filled:
+                missing.append(name)
+        elif tuple(pairs[name].shape) != tuple(value.shape):
+            misshapen.append(f"{name} {list(pairs[name].shape)} into {list(value.shape)}")
+    troubles = []
+    if missing and not partial:
+        troubles.append(f"{len(missing)} missing ({_list_names(missing)})")
+    if unused and not partial:
+        troubles.append(f"{len(unused)} unexpected ({_list_names(unused)})")
+    if misshapen:
+        troubles.append(f"{len(misshapen)} with another shape ({_list_names(misshapen)})")
     if troubles:
-        way_out = "" if shapes else "; --partial loads what there is"
-        raise ModelError(f"{path} does not fit the model: {'; '.join(troubles)}{way_out}")
-
-
-def _some(names: Sequence[str]) -> str:
-    return listed(sorted(names, key=natural_key))
-
-
-def _notes(
-    file: str,
-    pairs: Mapping[str, TensorRef],
-    wanted: Mapping[str, torch.Tensor],
-    missing: Sequence[str],
-    unused: Sequence[str],
-) -> list[str]:
+        raise CheckpointError(f"{path} does not fit the model: {'; '.join(troubles)}", partial_loads=not misshapen)
+    cast = []
+    with torch.no_grad():
+        for name, tensor in pairs.items():
+            state[name].copy_(read_tensor(tensor))
+            if f"torch.{tensor.dtype.name}" != str(state[name].dtype):
+                cast.append(name)
     notes = []
-    cast = [name for name in pairs if f"torch.{pairs[name].dtype.name}" != str(wanted[name].dtype)]
+    file = os.path.basename(path.rstrip(os.sep))  # notes go into recordings, which hold no path of this machine
     if cast:
-        notes.append(f"cast to the model's dtype: {plural(len(cast), 'tensor')} of {file} ({_some(cast)})")
+        notes.append(f"cast to the model's dtype: {plural(len(cast), 'tensor')} of {file} ({_list_names(cast)})")
     if missing:
-        notes.append(f"not in {file}: {plural(len(missing), 'tensor')} of the model ({_some(missing)})")
+        notes.append(f"not in {file}: {plural(len(missing), 'tensor')} of the model ({_list_names(missing)})")
     if unused:
-        notes.append(f"not used: {plural(len(unused), 'tensor')} of {file} ({_some(unused)})")
+        notes.append(f"not used: {plural(len(unused), 'tensor')} of {file} ({_list_names(unused)})")
     return notes
+
+
+def _pair_names(
+    state: Mapping[str, torch.Tensor], stored: Mapping[str, TensorRef]
+) -> tuple[dict[str, TensorRef], list[str]]:
+    """Return the stored tensor for each name, as it is or without wrappers, and the stored names left over."""
+    pairs = {name: stored[name] for name in state if name in stored}
+    unused = {name: None for name in stored if name not in pairs}
+    stored_by_bare_name: dict[str, list[str]] = {}
+    for name in unused:
+        stored_by_bare_name.setdefault(strip_wrappers(name), []).append(name)
+    for name in state:
+        candidates = stored_by_bare_name.get(strip_wrappers(name), [])
+        if name not in pairs and len(candidates) == 1:
+            pairs[name] = stored[candidates[0]]
+            unused.pop(candidates[0], None)
+    return pairs, list(unused)
+
+
+def _compare_first_names(state: Mapping[str, torch.Tensor], stored: Mapping[str, TensorRef]) -> str:
+    """Return why no tensor could be loaded."""
+    if not stored:
+        return "it holds no tensors"
+    if not state:
+        return "the model has no parameters or buffers"
+    return (
+        f"no tensor in it has the name of a tensor in the model (it has {next(iter(stored))!r}, the model has "
+        f"{next(iter(state))!r})"
+    )
+
+
+def _list_names(names: Sequence[str]) -> str:
+    return listed(sorted(names, key=natural_key))

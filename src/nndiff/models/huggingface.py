@@ -1,4 +1,4 @@
-"""Hugging Face models from a local folder: the class its config names, nothing fetched, no remote code."""
+"""Hugging Face models from a local folder: the class its config names, nothing downloaded, no remote code."""
 
 from __future__ import annotations
 
@@ -13,105 +13,110 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError
-from nndiff.models.spec import ModelSpec, Wishes
+from nndiff.models.inputs import DEFAULT_BATCH_SIZE, DEFAULT_SEQ_LEN
+from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import user_code
 from nndiff.text import listed, plural
 
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
+_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "*.safetensors.index.json")
+_LOADING_TROUBLES = {
+    "missing_keys": "missing from the folder and drawn from the seed",
+    "mismatched_keys": "with another shape in the folder and drawn from the seed",
+    "unexpected_keys": "in the folder but not used",
+}
+_DEFAULT_SAMPLES = 16000
 
 
-def build(folder: str, wishes: Wishes) -> ModelSpec:
-    """Build the model of a folder with a config.json; without weights beside it they are drawn from the seed."""
-    path = Path(folder)
+def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
+    """Build the model of a folder with a config.json; without weight files, the weights are drawn from the seed."""
     if find_spec("transformers") is None:
         raise ModelError(f"hf:{folder}: transformers is needed and is not installed: pip install transformers")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 
-    _be_quiet(transformers)
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()  # nndiff tells in notes what matters about loading
+    logging.disable_progress_bar()
     with user_code(f"reading {folder}/config.json"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    cls = _class(transformers, config)
-    weighted = any(next(path.glob(pattern), None) for pattern in _WEIGHTS)
-    with user_code(f"building {cls.__name__} from {folder}"):
-        model, notes = _loaded(cls, folder) if weighted else (cls(config), [_NO_WEIGHTS])
-    # eval as from_pretrained has it, whether there were weights or not
-    return ModelSpec(model.eval(), f"hf:{folder}", _inputs(model, config, wishes), notes=tuple(notes))
+    model_class = _find_class(transformers, config)
+    has_weights = any(next(Path(folder).glob(pattern), None) for pattern in _WEIGHT_FILES)
+    with user_code(f"building {model_class.__name__} from {folder}"):
+        if has_weights:
+            model, loading = model_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+            notes = _describe_loading(loading)
+        else:
+            model = model_class(config)
+            notes = ["the folder holds no weights: they were drawn from the seed"]
+    model.eval()  # as from_pretrained does
+    return ModelSpec(model, f"hf:{folder}", _make_input_maker(model, config, options), notes=tuple(notes))
 
 
-_NO_WEIGHTS = "the folder holds no weights: they were drawn from the seed"
-
-
-def _be_quiet(transformers: Any) -> None:
-    """Leave the terminal to us: what matters of loading is told in notes, and trouble is one sentence."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
-
-_NOT_FITTING = {
-    "missing_keys": "missing in the folder and drawn from the seed",
-    "mismatched_keys": "of another shape in the folder and drawn from the seed",
-    "unexpected_keys": "in the folder and not used",
-}
-
-
-def _loaded(cls: Any, folder: str) -> tuple[Any, list[str]]:
-    """Return the model with its weights, and what of them did not fit."""
-    model, found = cls.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-    notes = []
-    for kind, told in _NOT_FITTING.items():
-        # of another shape: with both shapes
-        names = sorted(each[0] if isinstance(each, tuple) else str(each) for each in found.get(kind, ()))
-        if names:
-            notes.append(f"{plural(len(names), 'weight')} {told} ({listed(names)})")
-    return model, notes
-
-
-def _class(transformers: Any, config: Any) -> Any:
-    for name in getattr(config, "architectures", None) or ():
+def _find_class(transformers: Any, config: Any) -> Any:
+    """Return the model class that a config names, or else the base model of its kind."""
+    architectures = getattr(config, "architectures", None) or ()
+    for name in architectures:
         if hasattr(transformers, name):
             return getattr(transformers, name)
-    found = transformers.AutoModel._model_mapping.get(type(config), None)
-    if found is None:
-        raise ModelError(f"this transformers has no class for {getattr(config, 'architectures', None)}")
-    return found[0] if isinstance(found, tuple) else found
+    model_class = transformers.AutoModel._model_mapping.get(type(config), None)
+    if model_class is None:
+        raise ModelError(f"this version of transformers has no class for {', '.join(architectures) or 'the config'}")
+    return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
-def _inputs(model: Any, config: Any, wishes: Wishes) -> Callable[[], dict[str, Any]] | None:
-    """Return what makes inputs of the kind the model names as its main one; a model of text and images gets both."""
-    main = getattr(model, "main_input_name", "input_ids")
-    taken = inspect.signature(type(model).forward).parameters
-    both = hasattr(config, "text_config") and hasattr(config, "vision_config")
-    names = [name for name in ("input_ids", "pixel_values") if both and name in taken] or [main]
+def _describe_loading(loading: dict[str, Any]) -> list[str]:
+    """Return a note for each kind of weight that did not fit."""
+    notes = []
+    for kind, description in _LOADING_TROUBLES.items():
+        names = []
+        for key in loading.get(kind, ()):
+            names.append(key[0] if isinstance(key, tuple) else str(key))  # mismatched keys come with both shapes
+        if names:
+            notes.append(f"{plural(len(names), 'weight')} {description} ({listed(sorted(names))})")
+    return notes
 
-    def make() -> dict[str, Any]:
-        made = {name: _MAKERS.get(name, _ids)(config, wishes) for name in names}
+
+def _make_input_maker(model: Any, config: Any, options: BuildOptions) -> Callable[[], dict[str, Any]]:
+    """Return a function that draws the main input of a model; a model of text and images gets both."""
+    names = [getattr(model, "main_input_name", "input_ids")]
+    if hasattr(config, "text_config") and hasattr(config, "vision_config"):
+        parameters = inspect.signature(type(model).forward).parameters
+        names = [name for name in ("input_ids", "pixel_values") if name in parameters] or names
+
+    def make_inputs() -> dict[str, Any]:
+        inputs = {}
+        for name in names:
+            draw = _DRAWERS.get(name, _draw_tokens)
+            inputs[name] = draw(config, options)
         if getattr(config, "is_encoder_decoder", False):
-            made["decoder_input_ids"] = _ids(config, replace(wishes, seq_len=min(wishes.seq_len or 16, 16)))
-        return made
+            length = min(options.seq_len or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
+            inputs["decoder_input_ids"] = _draw_tokens(config, replace(options, seq_len=length))
+        return inputs
 
-    return make
-
-
-def _ids(config: Any, wishes: Wishes) -> torch.Tensor:
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return torch.randint(0, getattr(text, "vocab_size", 100), (wishes.batch_size or 2, wishes.seq_len or 16))
+    return make_inputs
 
 
-def _pixels(config: Any, wishes: Wishes) -> torch.Tensor:
-    vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", None) or 224
+def _draw_tokens(config: Any, options: BuildOptions) -> torch.Tensor:
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    shape = (options.batch_size or DEFAULT_BATCH_SIZE, options.seq_len or DEFAULT_SEQ_LEN)
+    return torch.randint(0, getattr(text_config, "vocab_size", 100), shape)
+
+
+def _draw_pixels(config: Any, options: BuildOptions) -> torch.Tensor:
+    vision_config = getattr(config, "vision_config", config)
+    size = getattr(vision_config, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)
-    return torch.randn(wishes.batch_size or 2, getattr(vision, "num_channels", 3), height, width)
+    channels = getattr(vision_config, "num_channels", 3)
+    return torch.randn(options.batch_size or DEFAULT_BATCH_SIZE, channels, height, width)
 
 
-def _features(config: Any, wishes: Wishes) -> torch.Tensor:
-    frames = wishes.seq_len or 2 * getattr(config, "max_source_positions", 50)
-    return torch.randn(wishes.batch_size or 2, getattr(config, "num_mel_bins", 80), frames)
+def _draw_features(config: Any, options: BuildOptions) -> torch.Tensor:
+    frames = options.seq_len or 2 * getattr(config, "max_source_positions", 50)
+    return torch.randn(options.batch_size or DEFAULT_BATCH_SIZE, getattr(config, "num_mel_bins", 80), frames)
 
 
-def _waves(config: Any, wishes: Wishes) -> torch.Tensor:
-    return torch.randn(wishes.batch_size or 2, wishes.seq_len or 16000)
+def _draw_waveform(config: Any, options: BuildOptions) -> torch.Tensor:
+    return torch.randn(options.batch_size or DEFAULT_BATCH_SIZE, options.seq_len or _DEFAULT_SAMPLES)
 
 
-_MAKERS = {"pixel_values": _pixels, "input_features": _features, "input_values": _waves}
+_DRAWERS = {"pixel_values": _draw_pixels, "input_features": _draw_features, "input_values": _draw_waveform}

@@ -1,7 +1,8 @@
-"""Inputs from the command line: drawn from the seed by a description, or read from a file or a recording."""
+"""Inputs from the command line: drawn from the seed as described, or read from a file or a recording."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,30 +12,37 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
+<<<<<<< HEAD
 from nndiff.models.fitting import fitted
 from nndiff.recording.capture.inputs import Inputs
 from nndiff.recording.capture.tensors import from_raw
 from nndiff.recording.format.folder import is_recording
+=======
+from nndiff.models.fitting import fit_inputs
+from nndiff.recording.call import Inputs
+from nndiff.recording.folder import is_recording
+from nndiff.recording.torch_tensors import from_raw
+>>>>>>> models
 from nndiff.sources import open_source
 from nndiff.sources.saved_outputs import file_of_inputs, is_saved_outputs
 from nndiff.tensors import TensorRef
 from nndiff.text import first_few, printable
 
-_FORM = re.compile(r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?::(?P<low>[^.]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
-_WHOLE = re.compile(r"[A-Za-z_]\w*=")
-_IDS = ("input_ids", "ids", "tokens", "token_ids", "idx")
-_NAMELESS = {
-    ".npy": "",
-    ".pt": "tensor",
-    ".pth": "tensor",
-    ".bin": "tensor",
-}  # what one bare tensor is called; "": as its file
+_DESCRIPTION = re.compile(
+    r"(?P<name>\w+)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?::(?P<low>[^.]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z"
+)
+_NAMED = re.compile(r"[A-Za-z_]\w*=")
+_TOKEN_NAMES = ("input_ids", "ids", "tokens", "token_ids", "idx")
+# what a source calls a single tensor that was saved without a name; "": like its file
+_NAMELESS = {".npy": "", ".pt": "tensor", ".pth": "tensor", ".bin": "tensor"}
 _DEFAULT_HIGH = 100  # whole numbers are drawn below this unless a range is given
+DEFAULT_BATCH_SIZE = 2
+DEFAULT_SEQ_LEN = 16
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Describe one input that is drawn from the seed."""
+class InputDescription:
+    """One input that is drawn from the seed."""
 
     name: str
     dtype: torch.dtype
@@ -47,77 +55,94 @@ class Drawn:
         if self.dtype is torch.bool:
             return torch.randint(0, 2, self.shape).bool()
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
-            low, high = self.low or 0, _DEFAULT_HIGH if self.high is None else self.high
-            return torch.randint(int(low), int(high), self.shape).to(self.dtype)
+            high = _DEFAULT_HIGH if self.high is None else self.high
+            return torch.randint(int(self.low or 0), int(high), self.shape).to(self.dtype)
         if self.low is None or self.high is None:
-            wide = torch.complex64 if self.dtype.is_complex else torch.float32
-            return torch.randn(self.shape, dtype=wide).to(self.dtype)
+            drawn_dtype = torch.complex64 if self.dtype.is_complex else torch.float32
+            return torch.randn(self.shape, dtype=drawn_dtype).to(self.dtype)
         return (torch.rand(self.shape) * (self.high - self.low) + self.low).to(self.dtype)
 
 
-def parse_drawn(spec: str, batch_size: int | None, seq_len: int | None) -> Drawn:
-    """Return the input `NAME=DTYPE[SHAPE]` describes; in the shape B is --batch-size and T is --seq-len."""
-    found = _FORM.match(spec.replace(" ", ""))
-    if not found:
-        raise UsageError(
-            f"--input {spec!r} is not NAME=DTYPE[SHAPE], for example x=float32[2,16] or ids=int64[B,T]:0..99"
-        )
-    dtype = getattr(torch, found["dtype"], None)
-    if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"--input {spec!r}: torch has no dtype {found['dtype']!r}")
-    sizes = {"B": batch_size or 2, "T": seq_len or 16}
-    try:
-        shape = tuple(sizes[part] if part in sizes else int(part) for part in found["shape"].split(",") if part)
-        low, high = (float(found[end]) if found[end] else None for end in ("low", "high"))
-    except ValueError:
-        raise UsageError(f"--input {spec!r}: shape and range must be numbers (B and T stand for sizes)") from None
-    if any(size < 0 for size in shape) or (low is not None and high is not None and not low < high):
-        raise UsageError(f"--input {spec!r}: sizes must be 0 or more and a range must go up")
-    return Drawn(found["name"], dtype, shape, low, high)
-
-
 @dataclass(frozen=True)
-class Loaded:
-    """Hold the inputs that a file holds for a model, and what is to be told of them."""
+class LoadedInputs:
+    """The inputs that a file holds for a model, and notes about them."""
 
     inputs: Inputs
     notes: tuple[str, ...] = ()
 
 
-def _saved(specs: Sequence[str]) -> str:
-    """Return the file that --input names; an empty text where it describes what is to be drawn."""
-    files = [spec for spec in specs if not _WHOLE.match(spec) and not spec[:1].isdigit()]
+def parse_description(text: str, batch_size: int | None, seq_len: int | None) -> InputDescription:
+    """Return the input that `NAME=DTYPE[SHAPE]` describes; B in the shape is the batch size, T the length."""
+    match = _DESCRIPTION.match(text.replace(" ", ""))
+    if not match:
+        raise UsageError(
+            f"--input {text!r} is not NAME=DTYPE[SHAPE], for example x=float32[2,16] or ids=int64[B,T]:0..99"
+        )
+    dtype = getattr(torch, match["dtype"], None)
+    if not isinstance(dtype, torch.dtype):
+        raise UsageError(f"--input {text!r}: torch has no dtype {match['dtype']!r}")
+    sizes = {"B": batch_size or DEFAULT_BATCH_SIZE, "T": seq_len or DEFAULT_SEQ_LEN}
+    try:
+        shape = []
+        for size in match["shape"].split(","):
+            if size:
+                shape.append(sizes[size] if size in sizes else int(size))
+        low = float(match["low"]) if match["low"] else None
+        high = float(match["high"]) if match["high"] else None
+    except ValueError:
+        raise UsageError(f"--input {text!r}: shape and range must be numbers (B and T stand for sizes)") from None
+    if any(size < 0 for size in shape):
+        raise UsageError(f"--input {text!r}: sizes must be 0 or more")
+    if low is not None and high is not None and low >= high:
+        raise UsageError(f"--input {text!r}: the range must go up")
+    return InputDescription(match["name"], dtype, tuple(shape), low, high)
+
+
+def find_saved_inputs(specs: Sequence[str]) -> str:
+    """Return the file that --input names, or an empty text if it describes inputs to draw."""
+    files = [spec for spec in specs if not _NAMED.match(spec) and not spec[:1].isdigit()]
     if files and len(specs) > 1:
-        raise UsageError("--input takes one saved file, or any number of NAME=DTYPE[SHAPE], not both")
+        raise UsageError("--input takes one saved file or any number of NAME=DTYPE[SHAPE], not both")
     return files[0] if files else ""
 
 
-def from_file(specs: Sequence[str], model: torch.nn.Module) -> Loaded | None:
-    """Return the saved inputs that --input names, or None where it names none."""
-    file = _saved(specs)
-    return load(file, model) if file else None
-
-
-def from_options(specs: Sequence[str], batch_size: int | None, seq_len: int | None) -> Callable[[], Inputs] | None:
-    """Return what draws the inputs that --input options ask for, or None where there are none."""
-    if not specs or _saved(specs):
+def make_input_drawer(specs: Sequence[str], batch_size: int | None, seq_len: int | None) -> Callable[[], Inputs] | None:
+    """Return a function that draws the inputs that --input describes, or None if it describes none."""
+    if not specs or find_saved_inputs(specs):
         return None
-    drawn = [parse_drawn(spec, batch_size, seq_len) for spec in specs]
-    if len({each.name for each in drawn}) != len(drawn):
-        raise UsageError("--input names one input twice")
-    return lambda: _arranged({each.name: each.draw() for each in drawn})
+    descriptions: dict[str, InputDescription] = {}
+    for spec in specs:
+        description = parse_description(spec, batch_size, seq_len)
+        if description.name in descriptions:
+            raise UsageError(f"--input describes {description.name!r} twice")
+        descriptions[description.name] = description
+    return lambda: _arrange_call({name: description.draw() for name, description in descriptions.items()})
 
 
-def load(path: str, model: torch.nn.Module) -> Loaded:
-    """Return the inputs that are saved: of a recording its model's inputs, else tensors by the names of arguments."""
+def make_token_drawer(
+    model: torch.nn.Module, batch_size: int | None, seq_len: int | None
+) -> Callable[[], Inputs] | None:
+    """Return a function that draws token numbers, or None if the model does not start with an embedding of them."""
+    names = list(inspect.signature(model.forward).parameters)
+    embedding = next((module for module in model.modules() if isinstance(module, torch.nn.Embedding)), None)
+    if not names or embedding is None or names[0] not in _TOKEN_NAMES:
+        return None
+    tokens, shape = embedding.num_embeddings, (batch_size or DEFAULT_BATCH_SIZE, seq_len or DEFAULT_SEQ_LEN)
+    return lambda: _arrange_call({names[0]: torch.randint(0, tokens, shape)})
+
+
+def load_inputs(path: str, model: torch.nn.Module) -> LoadedInputs:
+    """Return saved inputs: those of a recorded model, or else tensors that are named like arguments."""
     if is_recording(Path(path)):
         from nndiff.recording.reader import open_recording
 
-        args, kwargs = open_recording(path).inputs()
-        made = tuple(_with_tensors(each) for each in args), {name: _with_tensors(each) for name, each in kwargs.items()}
-        return Loaded(Inputs(made[0], made[1], data_of(*made)))
+        stored_args, stored_kwargs = open_recording(path).inputs()
+        args = tuple(_read_tensors_in(value) for value in stored_args)
+        kwargs = {name: _read_tensors_in(value) for name, value in stored_kwargs.items()}
+        return LoadedInputs(Inputs(args, kwargs, _arrange_for_loss(args, kwargs)))
     file = file_of_inputs(path) if is_saved_outputs(path) else path
     source = open_source(file)
+<<<<<<< HEAD
     held = {name: _value(ref) for name, ref in source.tensors.items()}
     alone = _NAMELESS.get(Path(file).suffix)
     if alone is not None and [*held] == [alone or Path(file).stem]:
@@ -126,33 +151,43 @@ def load(path: str, model: torch.nn.Module) -> Loaded:
     texts = [f"{printable(name, 40)} = {printable(what, 40)}" for name, what in source.describe_others().items()]
     beside = [f"not fed, as it is no tensor and no number: {first_few(texts, 8)} of {file}"] if texts else []
     return Loaded(_arranged(fit.values), (*fit.notes, *beside))
+=======
+    values = {}
+    for name, tensor in source.tensors.items():
+        values[name] = tensor.numpy().item() if tensor.scalar else read_tensor(tensor)
+    nameless = _NAMELESS.get(Path(file).suffix)
+    if nameless is not None and list(values) == [nameless or Path(file).stem]:
+        return LoadedInputs(_arrange_call({"0": values.popitem()[1]}))  # the first argument
+    fit = fit_inputs(model, values, file)
+    notes = list(fit.notes)
+    if source.others:
+        ignored = [f"{printable(name, 40)} = {printable(text, 40)}" for name, text in source.others.items()]
+        notes.append(f"not fed, because it is neither a tensor nor a number: {first_few(ignored, 8)} of {file}")
+    return LoadedInputs(_arrange_call(fit.values), tuple(notes))
+>>>>>>> models
 
 
-def _value(ref: TensorRef) -> Any:
-    """Return a stored value as it was saved: a number as a number."""
-    return ref.numpy().item() if ref.scalar else tensor_of(ref)
+def read_tensor(tensor: TensorRef) -> torch.Tensor:
+    """Return a stored tensor as a torch tensor, which requires a gradient if the stored one did."""
+    if tensor.missing:
+        raise ModelError(f"input {tensor.name!r} cannot be fed: {tensor.missing}")
+    values = from_raw(tensor.read(0, tensor.count), tensor.dtype.name, tensor.shape)
+    return values.requires_grad_() if tensor.trace.requires_grad else values
 
 
-def tensor_of(ref: TensorRef) -> torch.Tensor:
-    """Return a stored tensor as a torch tensor; one that asked for a gradient does so again."""
-    if ref.missing:
-        raise ModelError(f"input {ref.name!r} cannot be fed: {ref.missing}")
-    tensor = from_raw(ref.read(0, ref.count), ref.dtype.name, ref.shape)
-    return tensor.requires_grad_() if ref.trace.requires_grad else tensor
-
-
-def _with_tensors(value: Any) -> Any:
+def _read_tensors_in(value: Any) -> Any:
+    """Return a value with the stored tensors in it read, however deep they are."""
     if isinstance(value, TensorRef):
-        return tensor_of(value)
+        return read_tensor(value)
     if isinstance(value, dict):
-        return {key: _with_tensors(each) for key, each in value.items()}
+        return {key: _read_tensors_in(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(each) for each in value)
+        return type(value)(_read_tensors_in(item) for item in value)
     return value
 
 
-def _arranged(values: Mapping[str, Any]) -> Inputs:
-    """Return a call: names that are numbers (0, 1, arr_0) are positions, the others keywords."""
+def _arrange_call(values: Mapping[str, Any]) -> Inputs:
+    """Return a call: names that are numbers (0, 1, arr_0) are positions, all others are keywords."""
     positions: dict[int, Any] = {}
     kwargs: dict[str, Any] = {}
     for name, value in values.items():
@@ -162,27 +197,15 @@ def _arranged(values: Mapping[str, Any]) -> Inputs:
         elif name.isidentifier():
             kwargs[name] = value
         else:
-            raise ModelError(f"input {name!r} is no name an argument can have; save inputs under the arguments' names")
+            raise ModelError(f"no argument can be called {name!r}; save inputs under the names of the arguments")
     args = tuple(positions[number] for number in sorted(positions))
-    return Inputs(args, kwargs, data_of(args, kwargs))
+    return Inputs(args, kwargs, _arrange_for_loss(args, kwargs))
 
 
-def data_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return inputs as a loss function gets them: the dict, the one tensor or the tuple that inputs() would give."""
+def _arrange_for_loss(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return inputs as a loss function gets them: the dict, the tensor or the tuple that inputs() would return."""
     if kwargs and not args:
         return kwargs
     if args and not kwargs:
         return args[0] if len(args) == 1 else args
     return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-
-
-def guess(model: torch.nn.Module, batch_size: int | None, seq_len: int | None) -> Callable[[], Inputs] | None:
-    """Return inputs for the common case, a model of token numbers, or None where it is not that."""
-    import inspect
-
-    names = list(inspect.signature(model.forward).parameters)
-    table = next((each for each in model.modules() if isinstance(each, torch.nn.Embedding)), None)
-    if not names or table is None or names[0] not in _IDS:
-        return None
-    high, shape = table.num_embeddings, (batch_size or 2, seq_len or 16)
-    return lambda: _arranged({names[0]: torch.randint(0, high, shape)})

@@ -1,4 +1,4 @@
-"""Which kind of thing a name on the command line stands for: a model to be run, or something that was saved."""
+"""What a name on the command line stands for: a model to run, or something that was saved."""
 
 from __future__ import annotations
 
@@ -7,60 +7,65 @@ import os
 from nndiff.errors import ModelError, SourceError, UsageError
 
 HUGGING_FACE = "hf:"
-_RESTORED = (".nemo", ".ckpt")  # both: weights to be read, and a model to be restored
-# What endings say that no Python module has by accident: `x.pt` is a file that is missing, not a module `pt` of `x`.
-_SAVED = (
+RESTORED_SUFFIXES = (".nemo", ".ckpt")  # these hold weights to read, and a model to restore
+# no Python module is called like this: `x.pt` is a missing file, not the module `pt` of the package `x`
+_SAVED_SUFFIXES = (
     *(".nnrec", ".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".pickle"),
     *(".zip", ".tar", ".gz", ".tgz", ".onnx", ".gguf", ".h5"),
 )
 FORMS = "file.py[:factory], package.module[:factory], hf:DIR or x.nemo"
 
 
-def target_of(name: str) -> str:
-    """Return a MODEL without its factory."""
-    return name if os.path.lexists(name) or ":" not in name else name.rpartition(":")[0]
+def split_factory(name: str) -> tuple[str, str]:
+    """Return the file or module of a MODEL, and its factory, which may be empty."""
+    if os.path.lexists(name) or ":" not in name:
+        return name, ""
+    target, _, factory = name.rpartition(":")
+    return target, factory
+
+
+def looks_like_path(name: str) -> bool:
+    """Return True if a name is the path of a file or folder, or is spelled like one."""
+    target = name.partition("::")[0]
+    return os.path.lexists(target) or os.sep in target or target.endswith((".py", *RESTORED_SUFFIXES, *_SAVED_SUFFIXES))
 
 
 def looks_like_model(name: str) -> bool:
-    """Tell whether a name can only be a model, not a source of tensors."""
+    """Return True if a name can only be a model, not a source of tensors."""
     if name.startswith(HUGGING_FACE):
         return True
-    target = target_of(name)
+    target, _ = split_factory(name)
     if target.endswith(".py"):
         return True
-    return not (os.path.lexists(target) or target.endswith((*_SAVED, *_RESTORED))) and _is_dotted(target)
+    if os.path.lexists(target) or target.endswith((*_SAVED_SUFFIXES, *RESTORED_SUFFIXES)):
+        return False
+    return is_dotted_name(target)
 
 
 def check_name(name: str) -> None:
     """Refuse what cannot be a model, before anything is built or run."""
     if name.startswith(HUGGING_FACE):
-        return _check_hugging_face(name)
-    target = target_of(name)
-    is_path = os.sep in target or target.endswith((".py", *_RESTORED, *_SAVED))
+        folder = name.removeprefix(HUGGING_FACE)
+        if not os.path.isdir(folder):
+            raise ModelError(f"{name}: no such folder; nothing is downloaded, give a local Hugging Face folder")
+        if not os.path.isfile(os.path.join(folder, "config.json")):
+            raise ModelError(f"{name}: no config.json in it; give a local Hugging Face folder")
+        return
+    target, _ = split_factory(name)
+    is_path = os.sep in target or target.endswith((".py", *RESTORED_SUFFIXES, *_SAVED_SUFFIXES))
     if is_path and not os.path.lexists(target):
         raise SourceError(target, "no such file or directory")
-    if target.endswith(_SAVED):
-        raise UsageError(f"{target} was saved by a model and is none: a model is {FORMS}; nndiff diff compares files")
+    if target.endswith(_SAVED_SUFFIXES):
+        raise UsageError(
+            f"{target} holds tensors, not a model to run: a model is {FORMS}; to compare files, use nndiff diff"
+        )
     if os.path.isdir(target):
-        return _check_folder(target)
-    return None
+        if os.path.isfile(os.path.join(target, "config.json")):
+            raise UsageError(f"{target} is a folder; to run its Hugging Face model, write hf:{target}")
+        if not is_dotted_name(target):  # a Python package may have the name of a folder
+            raise UsageError(f"{target} is a folder, not a model: a model is {FORMS}")
 
 
-def _check_hugging_face(name: str) -> None:
-    folder = name.removeprefix(HUGGING_FACE)
-    if not os.path.isdir(folder):
-        raise ModelError(f"{name}: no such folder; nothing is fetched, give the local folder of a Hugging Face model")
-    if not os.path.isfile(os.path.join(folder, "config.json")):
-        raise ModelError(f"{name}: no config.json there; give the local folder of a Hugging Face model")
-
-
-def _check_folder(target: str) -> None:
-    """Refuse a folder, unless a Python package may go by its name."""
-    if os.path.isfile(os.path.join(target, "config.json")):
-        raise UsageError(f"{target} is a folder; the model of a Hugging Face folder is hf:{target}")
-    if not _is_dotted(target):
-        raise UsageError(f"{target} is a folder and no model: a model is {FORMS}")
-
-
-def _is_dotted(target: str) -> bool:
-    return all(part.isidentifier() for part in target.split("."))
+def is_dotted_name(target: str) -> bool:
+    """Return True if a name may be that of a Python module."""
+    return all(word.isidentifier() for word in target.split("."))

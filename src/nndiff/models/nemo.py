@@ -1,4 +1,4 @@
-"""NeMo models: restored by the class their config names, fed with a waveform, judged by their own loss."""
+"""NeMo models: restored by the class that their config names, fed with a waveform, trained by their own loss."""
 
 from __future__ import annotations
 
@@ -10,110 +10,120 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from nndiff.errors import MissingExtraError, ModelError, NndiffError, SourceError, UsageError
+from nndiff.errors import MissingExtraError, ModelError, NndiffError, SourceError, UsageError, UserCodeError
 from nndiff.files import RegularFile, Window
 from nndiff.models.checkpoint import load_checkpoint
-from nndiff.models.nemo_inputs import accept_labels, accept_masks, accept_speakers, inputs_for, signal_of
-from nndiff.models.nemo_loss import loss_for
-from nndiff.models.spec import ModelSpec, Wishes
+from nndiff.models.inputs import DEFAULT_BATCH_SIZE
+from nndiff.models.nemo_inputs import accept_labels, accept_masks, accept_speakers, find_signal_name, make_inputs
+from nndiff.models.nemo_loss import find_loss
+from nndiff.models.spec import BuildOptions, ModelSpec
+from nndiff.models.user_code import describe_exception
 from nndiff.sources.pickle_nodes import Object
 from nndiff.sources.torch_file import load_any
 
-_DATA_KEYS = ("train_ds", "validation_ds", "test_ds", "optim")  # what training needs and a forward pass does not
-_PARTS = ("asr", "audio", "speechlm2", "tts")  # collections that are extras of the package too
+_DATA_KEYS = ("train_ds", "validation_ds", "test_ds", "optim")  # training needs them, a forward pass does not
+_EXTRAS = ("asr", "audio", "speechlm2", "tts")  # collections that are also extras of the package
 _DEEPEST = 64
+_DEFAULT_SAMPLES = 16000
+_WEIGHTS_HINT = "to compare only its weights, `nndiff diff` needs no NeMo"
 
 
 class MissingNemoError(MissingExtraError):
-    """Say that NeMo is missing, or a part of it, and how to get it."""
+    """Say that NeMo or a part of it is missing, and how to install it."""
 
-    def __init__(self, path: str, module: str, part: str = "asr") -> None:
+    def __init__(self, path: str, module: str, extra: str = "asr") -> None:
         self.package = "nemo_toolkit"
         NndiffError.__init__(
             self,
             f"{path}: NeMo is needed to run it and {module!r} is not installed: "
-            f'pip install "nemo_toolkit[{part}]"; to compare its weights alone, `nndiff diff` needs no NeMo',
+            f'pip install "nemo_toolkit[{extra}]"; {_WEIGHTS_HINT}',
         )
 
 
-def build(path: str, wishes: Wishes) -> ModelSpec:
+def build_nemo_model(path: str, options: BuildOptions) -> ModelSpec:
     """Build the model of a .nemo file, or of a Lightning checkpoint of NeMo, on the CPU and in eval mode.
 
-    A checkpoint is read without running its pickle; its class and layout come from --config, else from the
-    hyper-parameters it carries.
+    The pickle of a checkpoint is never executed; class and layout come from --config, or else from the
+    hyper-parameters in the checkpoint.
     """
     if not os.path.isfile(path):
         raise SourceError(path, "no such file")
-    with _off_stdout(), _explained(path):
-        config = _read_config(wishes.config) if wishes.config else None
-        model, notes = _from_checkpoint(path, config) if _is_checkpoint(path) else (_restored(path, config), [])
+    notes: list[str] = []
+    with _redirect_stdout(), _explain_errors(path):
+        config = _read_config(options.config) if options.config else None
+        if is_checkpoint(path):
+            model, notes = _build_from_checkpoint(path, config)
+        else:
+            model = _restore_archive(path, config)
     accept_masks(model)
     accept_labels(model)
     accept_speakers(model)
+    batch_size, samples = options.batch_size or DEFAULT_BATCH_SIZE, options.seq_len or _DEFAULT_SAMPLES
     return ModelSpec(
-        model=model.eval(),  # NeMo restores in train mode, where dither and dropout draw random numbers
-        label=os.path.basename(path),  # a recording knows nothing of the machine it was made on
-        inputs=partial(inputs_for, model, wishes.batch_size or 2, wishes.seq_len or 16000, wishes.seed),
-        loss=loss_for(model) if signal_of(model) else None,  # without a waveform there is no batch to be made
+        model=model.eval(),  # NeMo restores in train mode, in which dither and dropout draw random numbers
+        label=os.path.basename(path),  # recordings hold no path of this machine
+        inputs=partial(make_inputs, model, batch_size, samples, options.seed),
+        loss=find_loss(model) if find_signal_name(model) else None,  # a batch is made from a waveform
         notes=tuple(notes),
     )
 
 
-def _restored(path: str, config: Any) -> Any:
-    base = import_module("nemo.core.classes").ModelPT
-    target = _target(config) or _target(base.restore_from(path, return_config=True))
-    # Where the named class fails, NeMo tries the one it is called on and reports that one's trouble: called on the
-    # named class it reports the right one. Which names outside of NeMo are safe, NeMo decides.
-    owner = _import_class(path, target) if target.startswith("nemo.") else base
-    return owner.restore_from(path, override_config_path=config, map_location="cpu", strict=True)
-
-
-def _from_checkpoint(path: str, config: Any) -> tuple[Any, list[str]]:
-    carried = _carried_config(path)
-    target = _target(config) or _target(carried)
-    chosen = config if config is not None else carried and _resolved(_omegaconf().create(carried))
-    if not chosen:
-        raise UsageError(f"{path}: carries no config of NeMo, so one is needed: --config MODEL.yaml")
-    if not target.startswith("nemo."):
-        said = f"is for the class {target!r}, which is not NeMo's" if target else "names no class"
-        raise UsageError(f"{path}: its config {said}: add `target: nemo.collections...` to --config MODEL.yaml")
-    model = _import_class(path, target).from_config_dict(chosen, trainer=None)
-    return model, load_checkpoint(model, path)
-
-
-def _is_checkpoint(path: str) -> bool:
-    """Tell a checkpoint (zip or pickle) from a .nemo archive (tar, plain or gzip) by how it begins."""
+def is_checkpoint(path: str) -> bool:
+    """Return True for a checkpoint (zip or pickle), False for a .nemo archive (tar), by the first bytes."""
     return Window(RegularFile(path)).head(4).startswith((b"PK\x03\x04", b"\x80"))
 
 
-def _omegaconf() -> Any:
-    return import_module("omegaconf").OmegaConf
+def _restore_archive(path: str, config: Any) -> Any:
+    base_class = import_module("nemo.core.classes").ModelPT
+    target = _get_target(config) or _get_target(base_class.restore_from(path, return_config=True))
+    # If the class in the config fails, NeMo tries the class that restore_from is called on and reports only that
+    # one's error. So call it on the right class; whether a class outside of NeMo is safe is up to NeMo.
+    model_class = import_class(path, target) if target.startswith("nemo.") else base_class
+    return model_class.restore_from(path, override_config_path=config, map_location="cpu", strict=True)
+
+
+def _build_from_checkpoint(path: str, config: Any) -> tuple[Any, list[str]]:
+    """Return the model of a Lightning checkpoint, and notes about its weights."""
+    own_config = read_own_config(path)
+    target = _get_target(config) or _get_target(own_config)
+    if config is None and own_config:
+        config = _resolve_config(import_module("omegaconf").OmegaConf.create(own_config))
+    if not config:
+        raise UsageError(f"{path}: holds no config of NeMo; give one with --config MODEL.yaml")
+    if not target.startswith("nemo."):
+        trouble = f"is for the class {target!r}, which is not NeMo's" if target else "names no class"
+        raise UsageError(f"{path}: its config {trouble}: add `target: nemo.collections...` to --config MODEL.yaml")
+    model = import_class(path, target).from_config_dict(config, trainer=None)
+    return model, load_checkpoint(model, path)
 
 
 def _read_config(path: str) -> Any:
-    """Return the config of a model: the whole file, or what stands under `model` in a training config."""
+    """Return the config of a model: a whole file, or the part under `model` in a training config."""
     if not os.path.isfile(path):
         raise SourceError(path, "no such file")
-    whole = _omegaconf().load(path)
-    if not hasattr(whole, "items"):
+    config = import_module("omegaconf").OmegaConf.load(path)
+    if not hasattr(config, "items"):
         raise SourceError(path, "is not a config: it holds no keys")
-    return _resolved(whole.model if "model" in whole else whole)
+    return _resolve_config(config.model if "model" in config else config)
 
 
-def _resolved(config: Any) -> Any:
-    """Return the config without its datasets: these need files, and may refer to what is not there."""
-    with import_module("omegaconf").open_dict(config):
+def _resolve_config(config: Any) -> Any:
+    """Return the config without its datasets, which need files and may refer to keys that are missing."""
+    omegaconf = import_module("omegaconf")
+    with omegaconf.open_dict(config):
         for key in _DATA_KEYS:
             config.pop(key, None)
-    return _omegaconf().create(_omegaconf().to_container(config, resolve=True))
+    return omegaconf.OmegaConf.create(omegaconf.OmegaConf.to_container(config, resolve=True))
 
 
-def _target(config: Any) -> str:
-    found = config.get("target") if hasattr(config, "get") else None
-    return found if isinstance(found, str) else ""
+def _get_target(config: Any) -> str:
+    """Return the class that a config names, or an empty text."""
+    target = config.get("target") if hasattr(config, "get") else None
+    return target if isinstance(target, str) else ""
 
 
-def _import_class(path: str, target: str) -> Any:
+def import_class(path: str, target: str) -> Any:
+    """Return a class of NeMo by its dotted name; `path` is the file that asks for it."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(import_module(module), name)
@@ -121,47 +131,51 @@ def _import_class(path: str, target: str) -> Any:
         missing = f"class {target}"
     except ModuleNotFoundError as error:
         missing = error.name or module
-        if not missing.startswith("nemo."):  # the collection is there, and what it needs is not
-            part = target.removeprefix("nemo.collections.").partition(".")[0]
-            raise MissingNemoError(path, missing, part if part in _PARTS else "asr") from error
-    raise ModelError(f"{path}: this NeMo has no {missing}: another version of NeMo is needed")
+        if not missing.startswith("nemo."):  # the collection is there, but a package that it needs is not
+            collection = target.removeprefix("nemo.collections.").partition(".")[0]
+            raise MissingNemoError(path, missing, collection if collection in _EXTRAS else "asr") from error
+    raise ModelError(f"{path}: this version of NeMo has no {missing}: install another version")
 
 
-def _carried_config(path: str) -> dict[str, Any] | None:
-    """Return the config among the hyper-parameters of a Lightning checkpoint, as plain values."""
+def read_own_config(path: str) -> dict[str, Any] | None:
+    """Return the config in the hyper-parameters of a Lightning checkpoint, as plain values."""
     root = load_any(Window(RegularFile(path))).root
-    held = root.get("hyper_parameters") if isinstance(root, dict) else None
-    plain = _plain(path, held)
-    config = plain.get("cfg", plain) if isinstance(plain, dict) else None
+    hyper_parameters = root.get("hyper_parameters") if isinstance(root, dict) else None
+    values = _to_plain_values(path, hyper_parameters)
+    config = values.get("cfg", values) if isinstance(values, dict) else None
     return config if isinstance(config, dict) else None
 
 
-def _plain(path: str, node: Any, depth: int = 0) -> Any:
-    """Return what an omegaconf object stands for, from the inert pickle."""
+def _to_plain_values(path: str, node: Any, depth: int = 0) -> Any:
+    """Return the values that an omegaconf object holds, from a pickle that was not executed."""
     if depth > _DEEPEST:
-        raise SourceError(path, "the config it carries is nested too deeply: give --config MODEL.yaml")
+        raise SourceError(path, "its config is nested too deeply: give --config MODEL.yaml")
     if isinstance(node, Object):
         state = node.state[0] if node.state and isinstance(node.state[0], dict) else {}
-        return _plain(path, next((state[key] for key in ("_content", "_val") if key in state), None), depth + 1)
+        return _to_plain_values(path, state.get("_content", state.get("_val")), depth + 1)
     if isinstance(node, dict):
-        return {key: _plain(path, each, depth + 1) for key, each in node.items() if isinstance(key, str)}
+        values = {}
+        for key, value in node.items():
+            if isinstance(key, str):
+                values[key] = _to_plain_values(path, value, depth + 1)
+        return values
     if isinstance(node, (list, tuple)):
-        return [_plain(path, each, depth + 1) for each in node]
+        return [_to_plain_values(path, item, depth + 1) for item in node]
     return node if isinstance(node, (bool, int, float, str)) else None
 
 
 @contextlib.contextmanager
-def _off_stdout() -> Iterator[None]:
-    """Keep NeMo's talk off stdout, where reports go: it ends up on stderr.
+def _redirect_stdout() -> Iterator[None]:
+    """Send what NeMo prints to stderr, because reports go to stdout.
 
-    NeMo's log handlers take hold of what is stdout when NeMo is first imported, so the effect lasts.
+    NeMo's log handlers take whatever is stdout when NeMo is first imported, so the effect lasts.
     """
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
+def _explain_errors(path: str) -> Iterator[None]:
     """Turn whatever NeMo raises into one sentence."""
     try:
         yield
@@ -170,6 +184,5 @@ def _explained(path: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise MissingNemoError(path, error.name or "nemo") from error
     except Exception as error:
-        text = " ".join(str(error).split())[:400].rstrip(".")
-        said = f"{path}: NeMo cannot restore it: {type(error).__name__}: {text}"
-        raise ModelError(f"{said}; to compare its weights alone, `nndiff diff` needs no NeMo") from error
+        reason = describe_exception(error).rstrip(".")
+        raise UserCodeError(f"{path}: NeMo cannot restore it: {reason}; {_WEIGHTS_HINT}") from error

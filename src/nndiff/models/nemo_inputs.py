@@ -1,4 +1,4 @@
-"""What a NeMo model is fed: a waveform and what it asks for beside, and more keywords than its forward pass has."""
+"""What a NeMo model is fed: a waveform, what it needs beside, and keywords that its forward pass does not have."""
 
 from __future__ import annotations
 
@@ -9,162 +9,176 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError
-from nndiff.models.nemo_loss import LABEL_KEYS, TRANSCRIPT, classes_of, counting, kind_of, speaker_keys
+from nndiff.models.nemo_loss import LABEL_KEYS, TRANSCRIPT_LENGTH, count_classes, count_up, get_kind, get_speaker_keys
 
-_SIGNALS = ("input_signal", "audio_signal", "audio")
-_TICK = 160  # samples: who speaks is told for every hundredth of a second
+_SIGNAL_NAMES = ("input_signal", "audio_signal", "audio")
+_SAMPLES_PER_TURN = 160  # who speaks is given for every hundredth of a second
+_WHOLE_NUMBER_KINDS = ("Index", "LabelsType", "LengthsType", "TokenDurationType", "TokenIndex")
 
 
-def inputs_for(model: torch.nn.Module, batch_size: int, samples: int, seed: int) -> dict[str, Any]:
-    """Return what to call an audio model with: a waveform with lengths, and what NEST asks for beside."""
-    asked = inspect.signature(model.forward).parameters
-    signal = signal_of(model)
-    if signal is None:
-        raise ModelError(_no_waveform(model, asked))
-    made = _signals(signal, asked, (batch_size, *(1,) * (_axes(model, signal) - 2), samples), seed)
-    if "apply_mask" in asked:
-        made["apply_mask"] = True  # where nothing is masked there is no loss
-    made |= _labels(model, asked, batch_size) | _speakers(model, batch_size, samples)
-    missing = [name for name, each in asked.items() if each.default is each.empty and name not in made]
+def make_inputs(model: torch.nn.Module, batch_size: int, samples: int, seed: int) -> dict[str, Any]:
+    """Return the arguments to call an audio model with: a waveform, its length, and what else it needs."""
+    parameters = inspect.signature(model.forward).parameters
+    signal_name = find_signal_name(model)
+    if signal_name is None:
+        raise ModelError(_explain_missing_signal(model, parameters))
+    inputs = _make_signals(model, signal_name, (batch_size, samples), seed)
+    if "apply_mask" in parameters:
+        inputs["apply_mask"] = True  # the loss is only over masked frames
+    inputs |= _make_labels(model, batch_size)
+    turns = count_up(batch_size, samples // _SAMPLES_PER_TURN, classes=2).float()
+    for position, name in enumerate(get_speaker_keys(model)):
+        inputs[name] = turns if position == 0 else 1 - turns  # the target speaker and the others take turns
+    missing = []
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in inputs:
+            missing.append(name)
     if missing:
         raise ModelError(f"{type(model).__name__} also needs {', '.join(missing)}: give all its inputs with --input")
-    return made
+    return inputs
 
 
-def _no_waveform(model: torch.nn.Module, asked: Mapping[str, Any]) -> str:
-    """Return what to say of a model that takes no waveform: what it takes, and how to give it."""
-    declared = _declared(model)
-    needed = [name for name, each in declared.items() if name in asked and not getattr(each, "optional", False)]
-    more = f" and may take {len(asked) - len(needed)} more" if needed and len(needed) < len(asked) else ""
-    said = f"{type(model).__name__} takes no waveform but {', '.join(needed or asked) or 'nothing'}{more}"
-    examples = " ".join(f"--input '{_example(name, declared[name])}'" for name in needed)
-    drawn = f"for example {examples}" if needed else "drawn"
-    return f"{said}: give its inputs with --input, {drawn} or from a file"
+def find_signal_name(model: torch.nn.Module) -> str | None:
+    """Return the name of the model's waveform argument, or None if it takes none."""
+    parameters = inspect.signature(model.forward).parameters
+    return next((name for name in _SIGNAL_NAMES if name in parameters), None)
 
 
-def _example(name: str, kind: Any) -> str:
-    """Return an input that may fit a declared type, as --input takes it."""
-    sizes = {"B": "2", "D": "80"}  # the usual number of mel bands
-    shape = ",".join(sizes.get(_letter(axis), "8") for axis in getattr(kind, "axes", None) or ())
-    whole = kind_of(kind) in ("Index", "LabelsType", "LengthsType", "TokenDurationType", "TokenIndex")
-    return f"{name}=int64[{shape}]:1..8" if whole else f"{name}=float32[{shape}]"
-
-
-def _letter(axis: Any) -> str:
-    """Return B, T or D of a declared axis: of batch, time or dimension."""
-    return str(getattr(getattr(axis, "kind", axis), "name", axis))[:1]
-
-
-def _declared(model: torch.nn.Module) -> Mapping[str, Any]:
-    """Return the types NeMo declares for a model's inputs: at its forward pass, else for the class; {} where none."""
-    check = getattr(getattr(type(model).forward, "_self_wrapper", None), "__self__", None)
-    # a check without types of its own keeps those of the first model that it saw
-    holder = check if getattr(check, "input_override", False) else model
+def _get_declared_types(model: torch.nn.Module) -> Mapping[str, Any]:
+    """Return the types that NeMo declares for the inputs of a forward pass or of a class; {} if there are none."""
+    type_check = getattr(getattr(type(model).forward, "_self_wrapper", None), "__self__", None)
+    # a check without types of its own keeps those of the first model that it met
+    holder = type_check if getattr(type_check, "input_override", False) else model
     return getattr(holder, "input_types", None) or {}
 
 
-def signal_of(model: torch.nn.Module) -> str | None:
-    """Return what the model calls its waveform, or None where it takes none."""
-    asked = inspect.signature(model.forward).parameters
-    return next((name for name in _SIGNALS if name in asked), None)
+def _explain_missing_signal(model: torch.nn.Module, parameters: Mapping[str, Any]) -> str:
+    """Return what to say about a model that takes no waveform: what it takes, and how to give it."""
+    declared = _get_declared_types(model)
+    needed = []
+    for name, declared_type in declared.items():
+        if name in parameters and not getattr(declared_type, "optional", False):
+            needed.append(name)
+    taken = ", ".join(needed or parameters) or "nothing"
+    if needed and len(needed) < len(parameters):
+        taken += f" and may take {len(parameters) - len(needed)} more"
+    drawn = "drawn"
+    if needed:
+        examples = " ".join(f"--input '{_make_example(name, declared[name])}'" for name in needed)
+        drawn = f"for example {examples}"
+    return f"{type(model).__name__} takes no waveform but {taken}: give its inputs with --input, {drawn} or from a file"
 
 
-def _signals(signal: str, asked: Mapping[str, Any], shape: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """Return noise of a tenth of full scale and its noisier twin, drawn from the seed alone, of full length."""
+def _make_example(name: str, declared_type: Any) -> str:
+    """Return an input that may fit a declared type, as --input takes it."""
+    sizes = []
+    for axis in getattr(declared_type, "axes", None) or ():
+        letter = str(getattr(getattr(axis, "kind", axis), "name", axis))[:1]
+        sizes.append({"B": "2", "D": "80"}.get(letter, "8"))  # batch, mel bands, time
+    shape = ",".join(sizes)
+    if get_kind(declared_type) in _WHOLE_NUMBER_KINDS:
+        return f"{name}=int64[{shape}]:1..8"
+    return f"{name}=float32[{shape}]"
+
+
+def _make_signals(model: torch.nn.Module, signal_name: str, size: tuple[int, int], seed: int) -> dict[str, Any]:
+    """Return noise at a tenth of full scale and its noisier twin, drawn from the seed alone, with their lengths."""
+    parameters = inspect.signature(model.forward).parameters
+    batch_size, samples = size
+    axes = len(getattr(_get_declared_types(model).get(signal_name), "axes", None) or ("B", "T"))
+    shape = (batch_size, *[1] * (axes - 2), samples)  # models of several channels have an axis for them
     generator = torch.Generator().manual_seed(seed)
     clean = 0.1 * torch.randn(shape, generator=generator)
     noisy = clean + 0.01 * torch.randn(shape, generator=generator)
-    made: dict[str, Any] = {}
-    for name, values in ((signal, clean), (f"noisy_{signal}", noisy)):
-        if name in asked:
-            made[name] = values
-            lengths = (each for each in (f"{name}_length", f"{name}_len", "input_length") if each in asked)
-            made |= {each: torch.full(shape[:1], shape[-1]) for each in list(lengths)[:1]}
-    return made
+    signals: dict[str, Any] = {}
+    for name, values in ((signal_name, clean), (f"noisy_{signal_name}", noisy)):
+        if name not in parameters:
+            continue
+        signals[name] = values
+        for length_name in (f"{name}_length", f"{name}_len", "input_length"):
+            if length_name in parameters:
+                signals[length_name] = torch.full((batch_size,), samples)
+                break
+    return signals
 
 
-def _labels(model: torch.nn.Module, asked: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
-    """Return the labels a forward pass takes: what its decoder is fed, and what must be chosen, which is the first."""
-    made: dict[str, Any] = {}
-    if "transcript" in asked:
-        made["transcript"] = counting(batch_size, TRANSCRIPT, classes=classes_of(model) or 1)
-        made["transcript_length"] = torch.full((batch_size,), TRANSCRIPT)
-    for name, kind in _declared(model).items():
-        axes = len(getattr(kind, "axes", None) or ())
-        # one for a row is a choice; NeMo calls it optional where it may be made in another way
-        wanted = axes == 1 or not getattr(kind, "optional", False)
-        if name in asked and kind_of(kind) == "LabelsType" and wanted:
-            made.setdefault(name, torch.zeros((batch_size,) * axes, dtype=torch.int64))
-    return made
-
-
-def _speakers(model: torch.nn.Module, batch_size: int, samples: int) -> dict[str, torch.Tensor]:
-    """Return who speaks when, for a model of many talkers: the one and the others take turns."""
-    turns = counting(batch_size, samples // _TICK, classes=2).float()
-    return {name: turns if place == 0 else 1 - turns for place, name in enumerate(speaker_keys(model))}
-
-
-def _axes(model: torch.nn.Module, signal: str) -> int:
-    """Return how many axes the model says its signal has: models of many channels have three."""
-    kind = _declared(model).get(signal)
-    return len(getattr(kind, "axes", None) or ("B", "T"))
+def _make_labels(model: torch.nn.Module, batch_size: int) -> dict[str, Any]:
+    """Return the labels that a forward pass takes: what its decoder is fed, and class 0 where it needs a choice."""
+    parameters = inspect.signature(model.forward).parameters
+    labels: dict[str, Any] = {}
+    if "transcript" in parameters:
+        labels["transcript"] = count_up(batch_size, TRANSCRIPT_LENGTH, classes=count_classes(model) or 1)
+        labels["transcript_length"] = torch.full((batch_size,), TRANSCRIPT_LENGTH)
+    for name, declared_type in _get_declared_types(model).items():
+        axes = len(getattr(declared_type, "axes", None) or ())
+        # one label for each row is a choice; NeMo calls it optional if there is another way to make it
+        is_needed = axes == 1 or not getattr(declared_type, "optional", False)
+        is_label = name in parameters and get_kind(declared_type) == "LabelsType"
+        if is_label and is_needed and name not in labels:
+            labels[name] = torch.zeros((batch_size,) * axes, dtype=torch.int64)
+    return labels
 
 
 def accept_masks(model: torch.nn.Module) -> None:
-    """Let the model take `masks` as one more keyword, so that NeMo and a port can be given the same mask.
+    """Let the model take `masks` as one more keyword, so that NeMo and a port can get the same mask.
 
-    By hooks, not by a wrapper: the module tree that is recorded stays NeMo's own, and without `masks`
-    nothing changes. The module still draws its own mask first, so the random numbers after it stay in step.
+    This uses hooks, not a wrapper: the module tree stays NeMo's own, and without `masks` nothing changes. The
+    module still draws its own mask first, so that the random numbers after it stay the same.
     """
     masking = getattr(model, "mask_processor", None)
     if not isinstance(masking, torch.nn.Module) or not hasattr(masking, "mask_embedding"):
         return
-    pinned: list[torch.Tensor] = []
+    current_masks: list[torch.Tensor] = []
 
-    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def take_masks(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         kwargs = dict(kwargs)
         masks = kwargs.pop("masks", None)
-        pinned[:] = [] if masks is None else [masks]
-        if pinned or "apply_mask" in kwargs:
-            kwargs["apply_mask"] = bool(pinned) or bool(kwargs["apply_mask"])  # a saved one is a tensor
+        current_masks.clear()
+        if masks is not None:
+            current_masks.append(masks)
+            kwargs["apply_mask"] = True
+        elif "apply_mask" in kwargs:
+            kwargs["apply_mask"] = bool(kwargs["apply_mask"])  # saved inputs hold a tensor
         return args, kwargs
 
-    def after(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        return _masked(module, kwargs["input_feats"], pinned[0]) if pinned else output
+    def apply_masks(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        return _mask_features(module, kwargs["input_feats"], current_masks[0]) if current_masks else output
 
-    model.register_forward_pre_hook(before, with_kwargs=True)
-    masking.register_forward_hook(after, with_kwargs=True)
+    model.register_forward_pre_hook(take_masks, with_kwargs=True)
+    masking.register_forward_hook(apply_masks, with_kwargs=True)
+
+
+def _mask_features(module: Any, features: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the masked features and the mask, as NeMo's masking does."""
+    expanded = masks if masks.ndim == features.ndim else masks.unsqueeze(1)
+    if expanded.shape[0] != features.shape[0] or expanded.shape[-1] != features.shape[-1]:
+        raise ModelError(
+            f"masks of shape {tuple(masks.shape)} do not fit features of shape {tuple(features.shape)}: they must be "
+            "(batch, frames) or (batch, features, frames)"
+        )
+    is_masked = expanded.to(torch.bool).expand_as(features)
+    return torch.where(is_masked, module.mask_embedding.view(1, -1, 1), features), is_masked.to(features.dtype)
 
 
 def accept_labels(model: torch.nn.Module) -> None:
     """Let the model take labels as more keywords, for its loss; its forward pass does not see them."""
-    extra = [name for name in LABEL_KEYS if name not in inspect.signature(model.forward).parameters]
+    parameters = inspect.signature(model.forward).parameters
+    extra_keys = [name for name in LABEL_KEYS if name not in parameters]
 
-    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return args, {name: value for name, value in kwargs.items() if name not in extra}
+    def drop_labels(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {name: value for name, value in kwargs.items() if name not in extra_keys}
 
-    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_pre_hook(drop_labels, with_kwargs=True)
 
 
 def accept_speakers(model: torch.nn.Module) -> None:
-    """Let a model that is told apart from its inputs who speaks be told by more keywords."""
-    names = speaker_keys(model)
+    """Let a model take by keywords who speaks, if it otherwise takes that by a method."""
+    speaker_keys = get_speaker_keys(model)
 
-    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        if any(name in kwargs for name in names):
-            module.set_speaker_targets(*(kwargs.get(name) for name in names))
-        return args, {name: value for name, value in kwargs.items() if name not in names}
+    def set_speakers(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if any(name in kwargs for name in speaker_keys):
+            module.set_speaker_targets(*(kwargs.get(name) for name in speaker_keys))
+        return args, {name: value for name, value in kwargs.items() if name not in speaker_keys}
 
-    if names:
-        model.register_forward_pre_hook(before, with_kwargs=True)
-
-
-def _masked(module: Any, features: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    whole = masks if masks.ndim == features.ndim else masks.unsqueeze(1)
-    if whole.shape[0] != features.shape[0] or whole.shape[-1] != features.shape[-1]:
-        raise ModelError(
-            f"masks of the shape {tuple(masks.shape)} do not fit features of {tuple(features.shape)}: "
-            "they must be (batch, frames) or (batch, features, frames)"
-        )
-    hidden = whole.to(torch.bool).expand_as(features)
-    return torch.where(hidden, module.mask_embedding.view(1, -1, 1), features), hidden.to(features.dtype)
+    if speaker_keys:
+        model.register_forward_pre_hook(set_speakers, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Make a model ready to run as the command line asks: weights, device, element type, inputs."""
+"""Make a model ready to run as the command line asks: weights, device, dtype, inputs."""
 
 from __future__ import annotations
 
@@ -9,66 +9,63 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
-from nndiff.models import inputs as inputs_of
 from nndiff.models.checkpoint import load_checkpoint
+from nndiff.models.inputs import find_saved_inputs, load_inputs, make_input_drawer, make_token_drawer
 from nndiff.models.spec import ModelSpec
 from nndiff.models.user_code import user_code
 from nndiff.recording.capture.inputs import Inputs, as_inputs
 
 
-def prepare(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
-    """Return the model with weights loaded and moved, and the inputs it is to be fed."""
-    # what the model says of its own weights is over where all of them are replaced
-    notes = [] if args.ckpt and not args.partial else list(spec.notes)
+def prepare_model(spec: ModelSpec, args: argparse.Namespace) -> ModelSpec:
+    """Return the model with its weights loaded, on its device, and with the inputs to feed it."""
+    notes = list(spec.notes)
     if args.ckpt:
+        if not args.partial:
+            notes = []  # they are about weights that are now all replaced
         notes += load_checkpoint(spec.model, args.ckpt, partial=args.partial)
     elif args.partial:
-        raise UsageError("--partial belongs to --ckpt")
-    saved = inputs_of.from_file(args.input, spec.model)
-    notes += saved.notes if saved else ()
-    made = saved.inputs if saved else _made(spec, args)
-    if made is None:
+        raise UsageError("--partial needs --ckpt")
+    inputs: Any = None
+    file = find_saved_inputs(args.input)
+    if file:
+        loaded = load_inputs(file, spec.model)
+        inputs = loaded.inputs
+        notes += loaded.notes
+    else:
+        inputs = make_input_drawer(args.input, args.batch_size, args.seq_len) or spec.inputs
+        inputs = inputs or make_token_drawer(spec.model, args.batch_size, args.seq_len)
+    if inputs is None:
         raise ModelError(
-            f"{spec.label} brings no inputs: define inputs() in its file, or give --input 'NAME=DTYPE[SHAPE]' "
-            "or a saved file"
+            f"{spec.label} has no inputs: define inputs() in its file, or give --input 'NAME=DTYPE[SHAPE]' or a saved "
+            "file"
         )
-    dtype, device = _dtype(args.dtype), _device(args.device)
-    with user_code(f"moving {spec.label}"):
-        model = spec.model.to(device=device, dtype=dtype) if device or dtype else spec.model
-    made = _placed(made, model, dtype)
-    return replace(spec, model=model, inputs=made, notes=tuple(notes), checkpoint=args.ckpt or "")
+    dtype, device = _parse_dtype(args.dtype), _parse_device(args.device)
+    model = spec.model
+    if device or dtype:
+        with user_code(f"moving {spec.label}"):
+            model = model.to(device=device, dtype=dtype)
+    place = next((parameter.device for parameter in model.parameters()), None)
+
+    def make_inputs() -> Inputs:
+        call = as_inputs(inputs)  # on the CPU first, so that they are the same for every device
+        if place is not None and place.type != "cpu":
+            call = call.to(place)
+        return call.cast(dtype) if dtype else call
+
+    return replace(spec, model=model, inputs=make_inputs, notes=tuple(notes), checkpoint=args.ckpt or "")
 
 
-def _made(spec: ModelSpec, args: argparse.Namespace) -> Any:
-    """Return what makes inputs: what is asked for, what the model brings along, or what is usual for its kind."""
-    made = inputs_of.from_options(args.input, args.batch_size, args.seq_len) or spec.inputs
-    return made or inputs_of.guess(spec.model, args.batch_size, args.seq_len)
-
-
-def _dtype(name: str | None) -> torch.dtype | None:
+def _parse_dtype(name: str | None) -> torch.dtype | None:
     if name is None:
         return None
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise UsageError(f"--dtype {name!r} is no float type of torch; float32, float64, float16 and bfloat16 are")
-    return found
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UsageError(f"--dtype {name!r} is not a float dtype of torch; use float32, float64, float16 or bfloat16")
+    return dtype
 
 
-def _device(name: str | None) -> torch.device | None:
+def _parse_device(name: str | None) -> torch.device | None:
     try:
         return torch.device(name) if name else None
     except RuntimeError:
-        raise UsageError(f"--device {name!r} is no device of torch; cpu, cuda and mps are") from None
-
-
-def _placed(made: Any, model: torch.nn.Module, dtype: torch.dtype | None) -> Any:
-    """Return what makes the inputs where the model is; drawn on the CPU first, so that every device gets the same."""
-    where = next((each.device for each in model.parameters()), None)
-
-    def make() -> Inputs:
-        inputs = as_inputs(made)
-        if where is not None and where.type != "cpu":
-            inputs = inputs.to(where)
-        return inputs.cast(dtype) if dtype else inputs
-
-    return make
+        raise UsageError(f"--device {name!r} is not a device of torch; use cpu, cuda or mps") from None

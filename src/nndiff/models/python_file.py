@@ -17,147 +17,170 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
+<<<<<<< HEAD
 from nndiff.models.kinds import FORMS
 from nndiff.models.spec import ModelSpec, Wishes
 from nndiff.models.user_code import place_of, required, user_code
 from nndiff.recording.capture.losses import takes_output_alone
+=======
+from nndiff.models.kinds import FORMS, is_dotted_name, split_factory
+from nndiff.models.spec import BuildOptions, ModelSpec
+from nndiff.models.user_code import get_required_parameters, locate_function, user_code
+from nndiff.recording.losses import takes_output_alone
+from nndiff.text import listed
+>>>>>>> models
 
-_numbers = count()
+_module_numbers = count()
 
 
-def build(name: str, wishes: Wishes) -> ModelSpec:
+def build_python_model(name: str, options: BuildOptions) -> ModelSpec:
     """Build the model of `file.py[:factory]` or `package.module[:factory]`."""
-    target, _, factory = name.rpartition(":") if ":" in name else (name, "", "")
-    module = load(target)
+    target, factory = split_factory(name)
+    factory = factory or "model"
+    module = import_target(target)
     variants = getattr(module, "variants", {})
     if not isinstance(variants, Mapping):
-        raise ModelError(f"{target}: `variants` is a {type(variants).__name__}, not a dict of named modes")
-    made = _variant(target, variants, wishes.variant) or _attribute(module, target, factory or "model")
-    model = _make(made, f"{target}:{factory or 'model'}")
+        raise ModelError(f"{target}: `variants` is a {type(variants).__name__}, not a dict of names and factories")
     loss = getattr(module, "loss", None)
     if loss is not None and not callable(loss):
         raise ModelError(f"{target}: `loss` is not a function")
+    label = name
+    if options.variant is None:
+        maker = _get_factory(module, target, factory)
+    elif options.variant in variants:
+        maker = variants[options.variant]
+        label += f"@{options.variant}"
+    else:
+        names = ", ".join(str(variant) for variant in variants)
+        raise ModelError(f"{target} has no variant {options.variant!r}; it has {names or 'none'}")
     return ModelSpec(
-        model=model,
-        label=name + (f"@{wishes.variant}" if wishes.variant else ""),
-        inputs=_inputs(module, wishes),
-        loss=_guarded(loss),
+        model=_call_factory(maker, f"{target}:{factory}"),
+        label=label,
+        inputs=_get_inputs(module, options),
+        loss=_guard_loss(loss),
         variants=variants,
     )
 
 
-def load(target: str) -> ModuleType:
-    """Import a file or a module by its dotted name."""
+def import_target(target: str) -> ModuleType:
+    """Import a file, or a module by its dotted name."""
     if target.endswith(".py") or os.sep in target:
-        return _load_file(target)
-    if not all(part.isidentifier() for part in target.split(".")):
-        raise UsageError(f"{target!r} is no model: give {FORMS}")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+        return _import_file(target)
+    if not is_dotted_name(target):
+        raise UsageError(f"{target!r} is not a model: give {FORMS}")
+    current_folder = os.getcwd()
+    if current_folder not in sys.path:
+        sys.path.insert(0, current_folder)
     with user_code(f"importing {target}"):
         try:
             return importlib.import_module(target)
         except ModuleNotFoundError as error:
             missing = error.name or target
-            if f"{target}.".startswith(f"{missing}."):  # the module itself, not one that it imports
-                raise ModelError(f"{target}: {_not_found(missing)}") from error
-            raise
+            if not f"{target}.".startswith(f"{missing}."):  # a module that the target imports
+                raise
+            raise ModelError(f"{target}: {_describe_missing_module(missing)}") from error
 
 
-def _not_found(module: str) -> str:
-    package, _, name = module.rpartition(".")
-    paths = getattr(sys.modules.get(package), "__path__", ()) if package else (os.getcwd(),)
-    near = get_close_matches(name, [each.name for each in pkgutil.iter_modules(paths)], 1)
-    meant = f" (did you mean {package}{'.' if package else ''}{near[0]}?)" if near else ""
-    return f"no file or folder of that name, and no Python module {module!r}{meant}; a model is {FORMS}"
+def _describe_missing_module(name: str) -> str:
+    package, _, last_name = name.rpartition(".")
+    search_path = getattr(sys.modules.get(package), "__path__", ()) if package else (os.getcwd(),)
+    neighbours = [module.name for module in pkgutil.iter_modules(search_path)]
+    close = get_close_matches(last_name, neighbours, 1)
+    suggestion = ""
+    if close:
+        suggestion = f" (did you mean {f'{package}.{close[0]}' if package else close[0]}?)"
+    return f"no such file or folder, and no Python module {name!r}{suggestion}; a model is {FORMS}"
 
 
-def _load_file(path: str) -> ModuleType:
+def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
         raise ModelError(f"{path}: no such file")
-    stem = os.path.basename(path).removesuffix(".py")
-    # Two files of one name may be at hand, so the name in sys.modules is unique.
-    spec = importlib.util.spec_from_file_location(f"_nndiff_model_{next(_numbers)}", path)
+    # numbered, because two files of the same name may be imported
+    spec = importlib.util.spec_from_file_location(f"_nndiff_model_{next(_module_numbers)}", path)
     if spec is None or spec.loader is None:
         raise ModelError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    module.__dict__["__nndiff_name__"] = stem
+    module.__dict__["__nndiff_name__"] = os.path.basename(path).removesuffix(".py")
     folder = os.path.dirname(os.path.abspath(path))
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as `python file.py` would: its neighbours can be imported
+        sys.path.insert(0, folder)  # as `python file.py` does, for the modules beside it
     sys.modules[spec.name] = module
     with user_code(f"importing {path}"):
         spec.loader.exec_module(module)
     return module
 
 
-def _attribute(module: ModuleType, target: str, name: str) -> Any:
-    found = getattr(module, name, None)
-    if found is not None:
-        return found
-    public = [key for key, value in vars(module).items() if not key.startswith("_") and _is_maker(module, value)]
-    close = get_close_matches(name, public, 1) or (public if len(public) == 1 else [])
-    hint = f"; did you mean {target}:{close[0]}" if close else ""
-    known = f" (it defines {', '.join(sorted(public)[:8])})" if public and not close else ""
-    raise ModelError(f"{target} defines no {name!r}{hint}{known}")
+def _get_factory(module: ModuleType, target: str, name: str) -> Any:
+    """Return what a module defines under a name; if it is not there, say what is."""
+    factory = getattr(module, name, None)
+    if factory is not None:
+        return factory
+    factories = []
+    for key, value in vars(module).items():
+        is_defined_here = getattr(value, "__module__", None) == module.__name__
+        if not key.startswith("_") and (isinstance(value, torch.nn.Module) or (callable(value) and is_defined_here)):
+            factories.append(key)
+    close = get_close_matches(name, factories, 1)
+    if not close and len(factories) == 1:
+        close = factories
+    if close:
+        raise ModelError(f"{target} defines no {name!r}; did you mean {target}:{close[0]}?")
+    defined = f" (it defines {listed(sorted(factories), 8)})" if factories else ""
+    raise ModelError(f"{target} defines no {name!r}{defined}")
 
 
-def _is_maker(module: ModuleType, value: Any) -> bool:
-    own = getattr(value, "__module__", None) == module.__name__
-    return isinstance(value, torch.nn.Module) or (callable(value) and own)
-
-
-def _variant(target: str, variants: Mapping[str, Any], name: str | None) -> Any:
-    if name is None:
-        return None
-    if name not in variants:
-        raise ModelError(f"{target} has no variant {name!r}; it has {', '.join(map(str, variants)) or 'none'}")
-    return variants[name]
-
-
-def _make(maker: Any, what: str) -> torch.nn.Module:
-    made = maker
+def _call_factory(maker: Any, what: str) -> torch.nn.Module:
+    """Return a model that is there, or the one that a function or class makes."""
+    model = maker
     if not isinstance(maker, torch.nn.Module) and callable(maker):
-        asked = required(maker)
-        if asked:
+        required = get_required_parameters(maker)
+        if required:
             raise ModelError(
-                f"{what}{place_of(maker)} cannot be called without {', '.join(asked)}: give defaults, or name a "
-                "function that needs no arguments"
+                f"{what}{locate_function(maker)} cannot be called without {', '.join(required)}: give them defaults, "
+                "or name a function that needs no arguments"
             )
         with user_code(f"{what}()", maker):
-            made = maker()
-    if not isinstance(made, torch.nn.Module):
-        raise ModelError(f"{what} gives a {type(made).__name__}, not a torch.nn.Module")
-    return made
+            model = maker()
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"{what} is a {type(model).__name__}, not a torch.nn.Module")
+    return model
 
 
-def _inputs(module: ModuleType, wishes: Wishes) -> Any:
+def _get_inputs(module: ModuleType, options: BuildOptions) -> Any:
+    """Return the `inputs` of a module; a function is wrapped so that it gets the sizes that it asks for."""
     maker = getattr(module, "inputs", None)
     if maker is None or not callable(maker):
         return maker
-    asked = {"batch_size": wishes.batch_size, "seq_len": wishes.seq_len, "seed": wishes.seed}
-    known = inspect.signature(maker).parameters
-    given = {name: value for name, value in asked.items() if name in known and value is not None}
+    sizes = {"batch_size": options.batch_size, "seq_len": options.seq_len, "seed": options.seed}
+    parameters = inspect.signature(maker).parameters
+    arguments = {}
+    for name, value in sizes.items():
+        if name in parameters and value is not None:
+            arguments[name] = value
 
-    def make() -> Any:
-        missing = [name for name in required(maker) if name not in given]
+    def make_inputs() -> Any:
+        missing = [name for name in get_required_parameters(maker) if name not in arguments]
         if missing:
-            options = [f"--{name.replace('_', '-')}" for name in missing if name in asked]
-            way = f"give {' and '.join(options)}, or defaults" if len(options) == len(missing) else "give defaults"
-            raise ModelError(f"inputs(){place_of(maker)} cannot be called without {', '.join(missing)}: {way}")
+            way_out = "give them defaults"
+            if all(name in sizes for name in missing):
+                flags = [f"--{name.replace('_', '-')}" for name in missing]
+                way_out = f"give {' and '.join(flags)}, or give them defaults"
+            raise ModelError(
+                f"inputs(){locate_function(maker)} cannot be called without {', '.join(missing)}: {way_out}"
+            )
         with user_code("inputs()", maker):
-            return maker(**given)
+            return maker(**arguments)
 
-    return make
+    return make_inputs
 
 
-def _guarded(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:
+def _guard_loss(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return a loss whose failure is told as the user's."""
     if loss is None:
         return None
 
-    def guarded(model: Any, inputs: Any, output: Any) -> Any:
+    def compute_loss(model: Any, inputs: Any, output: Any) -> Any:
         with user_code("loss()", loss):
             return loss(output) if takes_output_alone(loss) else loss(model, inputs, output)
 
-    return guarded
+    return compute_loss

@@ -1,0 +1,203 @@
+"""Record a model in a process of its own, by any Python interpreter: two models need not share an environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import nndiff
+from nndiff.commands.progress import ProgressBar
+from nndiff.commands.trouble import Hint, Trouble, wants_traceback
+from nndiff.errors import ModelError, UsageError, UserCodeError
+from nndiff.recording.folder import BEFORE, FINISHED, put_aside
+from nndiff.sources import Source, open_source
+
+_SECONDS_BETWEEN_UPDATES = 0.1
+_KILLED = -9
+
+
+@dataclass(frozen=True)
+class RecordingJob:
+    """Which model to record where, and how."""
+
+    model: str
+    output: str
+    side: str  # reference or candidate, for messages
+    python: str | None = None  # None: the interpreter that runs now
+    options: Sequence[str] = field(default_factory=tuple)  # as `nndiff record` takes them
+    variant: str | None = None
+    is_kept: bool = False  # the output outlives the command
+
+    @property
+    def label(self) -> str:
+        """Return what reports call the model."""
+        return self.model if self.variant is None else f"{self.model}@{self.variant}"
+
+
+class ParentPipe:
+    """The end of the pipe in the process that records: tells the parent how far it is, and why it failed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._last_update = 0.0
+        # a wrapper around the interpreter (conda run, docker) may have closed the pipe
+        try:
+            self._is_open = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+        except OSError:
+            self._is_open = False
+        if self._is_open:
+            os.set_inheritable(descriptor, False)  # processes that the model starts would keep it open
+
+    def send_progress(self, done: int, total: int | None) -> None:
+        """Tell how many calls are finished, a few times a second."""
+        now = time.monotonic()
+        if now - self._last_update >= _SECONDS_BETWEEN_UPDATES:
+            self._last_update = now
+            self._send({"done": done, "total": total})
+
+    def send_trouble(self, trouble: Trouble, traceback: str) -> None:
+        """Tell why recording failed."""
+        self._send(
+            {
+                "sentence": trouble.sentence,
+                "notes": list(trouble.notes),
+                "hint": trouble.hint.name,
+                "traceback": traceback,
+            }
+        )
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._is_open:
+            with contextlib.suppress(OSError):  # the parent is gone
+                os.write(self._descriptor, json.dumps(message).encode() + b"\n")
+
+
+@dataclass
+class _Listener:
+    """The end of the pipe in the parent."""
+
+    bar: ProgressBar
+    trouble: Trouble | None = None
+    traceback: str = ""
+
+    def read_messages(self, pipe: IO[bytes]) -> None:
+        """Read until the process that records is gone."""
+        for line in pipe:
+            message = json.loads(line)
+            if "done" in message:
+                self.bar(message["done"], message["total"])
+            else:
+                self.trouble = Trouble(message["sentence"], notes=tuple(message["notes"]), hint=Hint[message["hint"]])
+                self.traceback = message["traceback"]
+
+
+def record_in_process(job: RecordingJob, quiet: bool = False) -> Source:
+    """Run `nndiff record` in its own process and open the recording, or raise with the reason in one sentence.
+
+    Each model gets its own process even if both use one interpreter: two folders may both hold a `layers.py`,
+    and a second import would silently return the first one.
+    """
+    python = _find_interpreter(job.python) if job.python else sys.executable
+    command = [python, "-m", "nndiff", "record", job.model, "-o", job.output, "--overwrite", *job.options]
+    if job.variant is not None:
+        command += ["--variant", job.variant]
+    bar = ProgressBar(f"recording the {job.side} {job.model}", quiet)
+    listener = _Listener(bar)
+    with tempfile.TemporaryDirectory(prefix="nndiff-path-") as folder, bar:
+        bar.open()  # at once: importing torch alone takes seconds
+        try:
+            status, stderr = _run_command(command, _make_environment(folder), listener)
+        except OSError as error:
+            raise UsageError(f"{python} cannot be run: {(error.strerror or str(error)).lower()}") from None
+    if status != 0:
+        if wants_traceback():
+            sys.stderr.write(listener.traceback)
+        raise _make_error(job, python, status, stderr, listener.trouble)
+    if not os.path.isdir(job.output):
+        raise UsageError(f"{python} ran but recorded nothing: is it a Python interpreter?")
+    return replace(open_source(job.output), label=job.label)
+
+
+def _find_interpreter(path: str) -> str:
+    """Return the path of an interpreter; the folder of an environment stands for the interpreter in it."""
+    path = os.path.expanduser(path)
+    if not os.path.isdir(path):
+        return path
+    for inside in (("bin", "python"), ("Scripts", "python.exe")):
+        candidate = os.path.join(path, *inside)
+        if os.path.isfile(candidate):
+            return candidate
+    raise UsageError(f"{path} is a folder but no Python environment: it has no {os.path.join('bin', 'python')}")
+
+
+def _make_environment(folder: str) -> dict[str, str]:
+    """Return an environment in which this very nndiff is found, and nothing else of where it is installed."""
+    package = Path(nndiff.__file__).resolve().parent
+    (Path(folder) / "nndiff").symlink_to(package, target_is_directory=True)
+    search_path = folder
+    if os.environ.get("PYTHONPATH"):
+        search_path += os.pathsep + os.environ["PYTHONPATH"]
+    return {**os.environ, "PYTHONPATH": search_path}
+
+
+def _run_command(command: list[str], environment: dict[str, str], listener: _Listener) -> tuple[int, str]:
+    """Run a command that reports through a pipe; return its exit status and what it wrote to stderr."""
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe:
+        try:
+            process = subprocess.Popen(
+                [*command, "--report-to", str(write_end)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                pass_fds=(write_end,),
+            )
+        finally:
+            os.close(write_end)
+        reader = threading.Thread(target=listener.read_messages, args=(pipe,), daemon=True)
+        reader.start()
+        with process:
+            try:
+                _, stderr = process.communicate()
+            except BaseException:
+                process.kill()
+                raise
+        reader.join()
+    return process.returncode, stderr
+
+
+def _make_error(job: RecordingJob, python: str, status: int, stderr: str, trouble: Trouble | None) -> ModelError:
+    """Return the error to raise for a process that failed; it says only of what is on disk what stays there."""
+    notes: tuple[str, ...] = ()
+    if trouble is not None:
+        reason, notes = trouble.sentence, trouble.notes
+    else:
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        last_line = lines[-1] if lines else "it printed nothing"
+        reason = f"its process ended with status {status}: {last_line}"
+        if status < 0:
+            guess = " (out of memory?)" if status == _KILLED else ""
+            reason = f"its process was killed by signal {-status}{guess}: {last_line}"
+    if not job.is_kept:
+        reason, notes = reason.removesuffix(f"; {FINISHED}"), ()
+    elif not notes:
+        aside = put_aside(job.output)
+        notes = (f"{BEFORE} {aside}",) if aside else ()
+    interpreter = f" with {python}" if job.python else ""
+    sentence = f"the {job.side} {job.model} could not be recorded{interpreter}: {'; '.join([reason, *notes])}"
+    if trouble is not None and trouble.hint is Hint.TRACEBACK:
+        return UserCodeError(sentence)
+    return ModelError(sentence)

@@ -12,7 +12,7 @@ from torch import nn
 
 from helpers import nndiff
 from nndiff.recording import Writer
-from nndiff.recording.format.arrays import raw_array
+from nndiff.recording.arrays import raw_array
 from nndiff.recording.record import record
 from nndiff.tensors import Site, Slot
 
@@ -81,11 +81,7 @@ def test_one_that_was_cut_off_says_so_first(tmp_path):
 
 def test_one_tensor_is_one_tensor(tmp_path):
     with Writer(tmp_path / "a.nnrec", {"label": "mine", "colour": "blue"}) as writer:
-<<<<<<< HEAD
-        writer.add_tensor(Site("fc", Slot.BUFFER, tensor="scale"), lambda: raw_array(np.ones(3)))
-=======
         writer.tensor(Site("fc", Slot.BUFFER, tensor="mean"), lambda: raw_array(np.ones(3)))
->>>>>>> models
     lines = show(tmp_path / "a.nnrec").splitlines()
     assert lines[0].endswith("recording, complete, 1 tensor")
     assert "  model     mine" in lines

@@ -139,17 +139,10 @@ def record_model(args: argparse.Namespace, progress: Callable[[int, int | None],
     return spec, recording
 
 
-<<<<<<< HEAD
-def _summary(spec: ModelSpec, recording: Recording) -> list[str]:
-    from nndiff.recording.format.folder import put_aside
-    from nndiff.reports.figures import format_size
-    from nndiff.reports.wording import with_checkpoint
-=======
 def _summarize(spec: ModelSpec, recording: Recording) -> list[str]:
     """Return the lines that are printed about a new recording."""
     from nndiff.recording.folder import put_aside
     from nndiff.reports.wording import size, with_checkpoint
->>>>>>> models
 
     meta: Any = recording.meta
     slots = Counter(event.site.slot.value for event in recording.tensors)
@@ -164,11 +157,7 @@ def _summarize(spec: ModelSpec, recording: Recording) -> list[str]:
         f"{recording.path}: {with_checkpoint(spec.label, meta)}, {plural(meta['model']['parameters'], 'parameter')}, "
         f"{meta['mode']} mode, seed {meta['seed']}",
         f"  {passes}: {plural(len(recording.calls), 'call')}, {plural(len(recording.tensors), 'tensor')} "
-<<<<<<< HEAD
-        f"({_slots(recording)}), {format_size(bytes_on_disk)} on disk",
-=======
         f"({tensors}), {size(bytes_on_disk)} on disk",
->>>>>>> models
     ]
     agreement = meta.get("self_agreement")
     if agreement and agreement["agrees"]:

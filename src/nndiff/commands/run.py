@@ -24,14 +24,9 @@ from nndiff.commands.options import (
     get_side_options,
 )
 from nndiff.errors import SourceError
-<<<<<<< HEAD
-from nndiff.models.kinds import check_name
-from nndiff.recording.format.folder import is_recording
-=======
 from nndiff.models.kinds import FORMS, check_name
 from nndiff.models.rerun import choose_seed
 from nndiff.recording.folder import is_recording
->>>>>>> models
 from nndiff.sources import Source
 from nndiff.tolerance import choose
 

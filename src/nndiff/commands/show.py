@@ -22,7 +22,8 @@ from nndiff.commands.options import (
 from nndiff.commands.progress import ProgressBar
 from nndiff.errors import UsageError
 from nndiff.names import natural_key, selected
-from nndiff.reports.output import get_stdout_sink, print_text
+from nndiff.reports.output import print_text
+from nndiff.reports.sink import for_stdout
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, get_engine
 from nndiff.tensors import TensorRef
@@ -113,16 +114,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(source, recording, tensors, statistics)
     else:
-<<<<<<< HEAD
-        lines = [*(_summary(source) if recording is None else _about(recording)), *_shown(source, tensors)]
-        lines += ["  checked   all elements match their recorded digests"] if args.check else []
-        _print_text(lines, tensors, numbers, args.quiet, wanted)
-    return 0 if tensors else 2
-
-
-def _recording(path: str) -> Recording | None:
-    from nndiff.recording.format.folder import is_recording
-=======
         lines = _summarize_source(source) if recording is None else _summarize_recording(recording)
         if len(tensors) < len(source.tensors):
             lines.append(
@@ -150,7 +141,6 @@ def _recording(path: str) -> Recording | None:
 
 def _open_recording(path: str) -> Recording | None:
     from nndiff.recording.folder import is_recording
->>>>>>> models
     from nndiff.recording.reader import open_recording
 
     return open_recording(path) if is_recording(Path(path)) else None
@@ -202,7 +192,7 @@ def _print_json(
         "kind": source.kind,
         "part": source.part,
         "meta": dict(source.meta),
-        "others": source.describe_others(),
+        "others": dict(source.others),
         "foreign": list(source.foreign),
         "notes": list(source.notes),
         "elements": side.elements,
@@ -248,16 +238,9 @@ def _summarize_source(source: Source) -> list[str]:
     for key, value in source.meta.items():
         lines.append(f"  {printable(str(key), 30)}: {printable(str(value), 200)}")
     if source.others:
-<<<<<<< HEAD
-        yield "  also in the file (FILE::NAME shows a part):"
-        yield from (
-            f"    {printable(key, 80)}: {printable(value, 100)}" for key, value in source.describe_others().items()
-        )
-=======
         lines.append("  also in the file (FILE::NAME shows a part):")
         for key, value in source.others.items():
             lines.append(f"    {printable(key, 80)}: {printable(value, 100)}")
->>>>>>> models
     if source.foreign:
         lines.append(f"  classes that were not loaded: {printable(', '.join(source.foreign), 1000)}")
     for note in source.notes:
@@ -271,25 +254,13 @@ def _summarize_recording(recording: Recording) -> list[str]:
     return summarize_recording(recording)
 
 
-<<<<<<< HEAD
-def _shown(source: Source, tensors: Sequence[TensorRef]) -> list[str]:
-    if len(tensors) == len(source.tensors):
-        return []
-    return [f"  shown: {len(tensors):,} of {plural(len(source.tensors), 'tensor')}, by --include/--exclude"]
-
-
-def _table(tensors: Sequence[TensorRef], numbers: _Table) -> str:
-    from nndiff.reports.tables import ALWAYS, Cell, Column, format_table
-    from nndiff.reports.terminal_sections import get_printed, make_console
-=======
 def _format_table(tensors: Sequence[TensorRef], statistics: _StatisticsByName | None) -> str:
     """Return one row for each tensor; columns that do not fit the terminal are left out."""
     from nndiff.reports.grid import ALWAYS, Cell, Column, lines
     from nndiff.reports.terminal_sections import plain_console, printed
->>>>>>> models
 
-    sink = get_stdout_sink()
-    console = make_console(sink.width, sink.color)
+    sink = for_stdout()
+    console = plain_console(sink.width, sink.color)
     columns = [Column("name", ALWAYS, least=40), Column("shape", 90), Column("dtype", 80)]
     if statistics is not None:
         for title, importance in _STATISTICS:
@@ -298,14 +269,6 @@ def _format_table(tensors: Sequence[TensorRef], statistics: _StatisticsByName | 
     rows = []
     for tensor in tensors:
         row = [Cell(printable(tensor.name)), Cell(str(list(tensor.shape))), Cell(tensor.dtype.name)]
-<<<<<<< HEAD
-        found = numbers[index] if numbers else None
-        row += [Cell(text) for text in _numbers(found)] if numbers else []
-        rows.append([*row, Cell(*_remark(tensor, found))])
-    for line in format_table(columns, rows, sink.width) if rows else ():
-        console.print(line, soft_wrap=True)
-    return get_printed(console)
-=======
         numbers = statistics.get(tensor.name) if statistics is not None else None
         if statistics is not None:
             for title, _ in _STATISTICS:
@@ -317,7 +280,6 @@ def _format_table(tensors: Sequence[TensorRef], statistics: _StatisticsByName | 
         for line in lines(columns, rows, sink.width):
             console.print(line, soft_wrap=True)
     return printed(console)
->>>>>>> models
 
 
 def _make_remark(tensor: TensorRef, statistics: _Statistics | None) -> Any:

@@ -8,14 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nndiff.recording import Recording
-<<<<<<< HEAD
-from nndiff.recording.format.events import SLOTS
-from nndiff.reports.figures import format_size
-=======
 from nndiff.recording.events import SLOTS
 from nndiff.reports.wording import size
 from nndiff.tensors import Slot
->>>>>>> models
 from nndiff.text import counted, plural, printable
 
 _LOSS_ORIGINS = {
@@ -141,14 +136,9 @@ def count_slots(recording: Recording) -> str:
 
 def _describe_size(recording: Recording) -> str:
     levels = Counter(event.keep for event in recording.tensors)
-<<<<<<< HEAD
-    disk = sum(entry.stat().st_size for entry in os.scandir(recording.path) if entry.is_file())
-    return ", ".join([*(f"{level} {number:,}" for level, number in levels.items()), f"{format_size(disk)} on disk"])
-=======
     words = [f"{level} {count:,}" for level, count in levels.items()]
     bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path) if entry.is_file())
     return ", ".join([*words, f"{size(bytes_on_disk)} on disk"])
->>>>>>> models
 
 
 def _describe_agreement(agreement: Mapping[str, Any]) -> str:

@@ -12,17 +12,10 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
-<<<<<<< HEAD
-from nndiff.models.fitting import fitted
-from nndiff.recording.capture.inputs import Inputs
-from nndiff.recording.capture.tensors import from_raw
-from nndiff.recording.format.folder import is_recording
-=======
 from nndiff.models.fitting import fit_inputs
 from nndiff.recording.call import Inputs
 from nndiff.recording.folder import is_recording
 from nndiff.recording.torch_tensors import from_raw
->>>>>>> models
 from nndiff.sources import open_source
 from nndiff.sources.saved_outputs import file_of_inputs, is_saved_outputs
 from nndiff.tensors import TensorRef
@@ -142,16 +135,6 @@ def load_inputs(path: str, model: torch.nn.Module) -> LoadedInputs:
         return LoadedInputs(Inputs(args, kwargs, _arrange_for_loss(args, kwargs)))
     file = file_of_inputs(path) if is_saved_outputs(path) else path
     source = open_source(file)
-<<<<<<< HEAD
-    held = {name: _value(ref) for name, ref in source.tensors.items()}
-    alone = _NAMELESS.get(Path(file).suffix)
-    if alone is not None and [*held] == [alone or Path(file).stem]:
-        return Loaded(_arranged({"0": held.popitem()[1]}))  # saved without a name it is the first argument
-    fit = fitted(model, held, file)
-    texts = [f"{printable(name, 40)} = {printable(what, 40)}" for name, what in source.describe_others().items()]
-    beside = [f"not fed, as it is no tensor and no number: {first_few(texts, 8)} of {file}"] if texts else []
-    return Loaded(_arranged(fit.values), (*fit.notes, *beside))
-=======
     values = {}
     for name, tensor in source.tensors.items():
         values[name] = tensor.numpy().item() if tensor.scalar else read_tensor(tensor)
@@ -164,7 +147,6 @@ def load_inputs(path: str, model: torch.nn.Module) -> LoadedInputs:
         ignored = [f"{printable(name, 40)} = {printable(text, 40)}" for name, text in source.others.items()]
         notes.append(f"not fed, because it is neither a tensor nor a number: {first_few(ignored, 8)} of {file}")
     return LoadedInputs(_arrange_call(fit.values), tuple(notes))
->>>>>>> models
 
 
 def read_tensor(tensor: TensorRef) -> torch.Tensor:

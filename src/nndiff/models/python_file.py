@@ -17,18 +17,11 @@ from typing import Any
 import torch
 
 from nndiff.errors import ModelError, UsageError
-<<<<<<< HEAD
-from nndiff.models.kinds import FORMS
-from nndiff.models.spec import ModelSpec, Wishes
-from nndiff.models.user_code import place_of, required, user_code
-from nndiff.recording.capture.losses import takes_output_alone
-=======
 from nndiff.models.kinds import FORMS, is_dotted_name, split_factory
 from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import get_required_parameters, locate_function, user_code
 from nndiff.recording.losses import takes_output_alone
 from nndiff.text import listed
->>>>>>> models
 
 _module_numbers = count()
 

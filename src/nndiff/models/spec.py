@@ -41,40 +41,6 @@ class ModelSpec:
 def build_model(name: str, options: BuildOptions | None = None) -> ModelSpec:
     """Build the model that a name stands for: `file.py[:factory]`, `package.module[:factory]`, `hf:DIR`, `x.nemo`."""
     check_name(name)
-<<<<<<< HEAD
-    need_torch()
-    wishes = wishes or Wishes()
-    from nndiff.recording.environment.randomness import seed_everything
-
-    seed_everything(wishes.seed)  # weights that are drawn are drawn from the seed
-    _refuse_idle(name, wishes)
-    if name.startswith(HUGGING_FACE):
-        from nndiff.models import huggingface
-
-        return huggingface.build(name.removeprefix(HUGGING_FACE), wishes)
-    if name.endswith((".nemo", ".ckpt")):
-        from nndiff.models import nemo
-
-        return nemo.build(name, wishes)
-    from nndiff.models import python_file
-
-    return python_file.build(name, wishes)
-
-
-def _refuse_idle(name: str, wishes: Wishes) -> None:
-    """Refuse what this kind of model would not heed."""
-    restored = name.endswith((".nemo", ".ckpt")) and not name.startswith(HUGGING_FACE)
-    if wishes.config is not None and not restored:
-        own = "is in its folder" if name.startswith(HUGGING_FACE) else "is read by its file itself"
-        raise UsageError(f"--config belongs to .nemo and .ckpt models; the config of {name} {own}")
-    if wishes.variant is not None and (restored or name.startswith(HUGGING_FACE)):
-        raise UsageError(f"--variant belongs to models in Python files; {name} has no variants")
-
-
-def need_torch() -> None:
-    """Say how to get torch where it is missing."""
-=======
->>>>>>> models
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "to run a model", "torch")
     options = options or BuildOptions()

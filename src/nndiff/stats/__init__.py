@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from nndiff.errors import UsageError
+from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 from nndiff.stats.guarded_pages import guard_mapped_files
 from nndiff.stats.interface import Engine, Job, Progress
-from nndiff.metrics import ENVELOPE_RTOLS, Metrics
 
 guard_mapped_files()
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from nndiff.dtypes import DTYPES
 from nndiff.errors import SourceError, UsageError
 from nndiff.files import OPEN_AT_ONCE, OpenFile, RegularFile, describe_read_error
+from nndiff.metrics import Metrics
 from nndiff.stats import _native
 from nndiff.stats.interface import Job, Progress
-from nndiff.metrics import Metrics
 from nndiff.stats.numpy_engine import NumpyEngine
 from nndiff.tensors import FileData, MemoryData, TensorRef, settled
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DType
-from nndiff.stats.interface import Job, Progress
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
+from nndiff.stats.interface import Job, Progress
 from nndiff.stats.percentiles import EXACT_LIMIT, BitHistogram, exact_percentiles
 from nndiff.stats.sums import Floats, PairBlock, Sums
 from nndiff.tensors import TensorRef

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from nndiff.names import fits, made_of
 from nndiff.recording.capture.inputs import Inputs
 from nndiff.recording.capture.losses import compute_loss, reaches_nothing
 from nndiff.recording.capture.plan import Plan
@@ -22,7 +23,6 @@ from nndiff.recording.format.events import TensorEvent
 from nndiff.recording.format.input_structure import describe_inputs
 from nndiff.tensors import Site, Slot
 from nndiff.text import counted
-from nndiff.names import fits, made_of
 
 MOST_NAMES = 1000  # of a list in the metadata
 

@@ -371,3 +371,17 @@ def test_a_sample_rejects_nothing_that_the_engine_accepts():
     one = np.array([0.0])
     assert proof.agree_in_sample(one, one + 1 + 0.5e-12, 1.0, 0.0)
     assert not proof.agree_in_sample(one, one + 1 + 2e-12, 1.0, 0.0)
+
+
+def test_a_proof_goes_block_by_block_and_ends_at_the_first_that_is_out(monkeypatch):
+    assert proof.BLOCK == axis_search.BLOCK == 1 << 18
+    one = np.zeros((1, 3, 1 << 18))
+    blocks = list(proof.split_blocks(one, one))
+    assert [block.size for block, _ in blocks] == [1 << 18] * 3
+    measured = []
+    measure = proof.measure_arrays
+    monkeypatch.setattr(proof, "measure_arrays", lambda *sides: measured.append(1) or measure(*sides))
+    other = one.copy()
+    other[0, 1, 5] = 1
+    assert not proof.agree(one, other, ATOL, RTOL)
+    assert len(measured) == 2

@@ -163,6 +163,9 @@ def test_a_weight_that_is_paired_already_explains_its_norm():
     groups = related([], split, paired=parameters(conv__weight=weight))
     assert names(groups)[0][0] == ("conv.weight",)
     assert related([], split, paired=parameters(conv__weight=2 * weight)) == []
+    # one of the same name does not hide it
+    both = parameters(conv__weight=weight) + parameters(conv__weight=2 * weight)
+    assert len(related([], split, paired=both)) == len(related([], split, paired=both[::-1])) == 1
 
 
 def test_what_was_not_kept_proves_nothing():

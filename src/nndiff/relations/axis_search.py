@@ -20,7 +20,7 @@ from nndiff.relations.relation import Array, Operation
 from nndiff.tensors import Shape
 
 MOST_CUTS = 3  # runs beyond the axes of the longer shape: patches of a film need three
-MOST_STEPS = 20_000  # pairs of runs tried before the search ends, about a second
+MOST_STEPS = 20_000  # pairs of runs tried before the search ends: half a second
 LONGEST_AXIS = 1 << 14  # places along an axis up to which taking means is quicker than looking at elements
 MEANS_ROUNDING = 1e-9  # relative error of a mean in float64, with room for long sums
 BLOCK = 1 << 18  # elements widened to float64 at once

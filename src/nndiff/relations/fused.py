@@ -25,7 +25,7 @@ from nndiff.tensors import (
 )
 from nndiff.verdict import RelationKind
 
-LARGEST_FUSED = 1 << 26  # elements: four times the largest of its parts, which are layers of one kind
+LARGEST_FUSED = 1 << 26  # elements of a whole, held in memory with its parts: 256 MB each in float32
 MOST_ORDER_STEPS = 20_000  # places times parts tried for an order: enough for 128 experts in any order
 LEAST_ROW = 2  # elements by which a row can be found: single numbers are found in every permutation
 ROW_FEATURES = 512  # elements of a row by which it is found; all are compared afterwards

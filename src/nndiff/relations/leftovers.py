@@ -105,9 +105,10 @@ class GroupFinder:
     def find_weight_norms(self, paired: Sequence[TensorRef]) -> None:
         """Find weights of one side that the other makes of size and direction, by the names of those."""
         for weight_side, normed_side in ((0, 1), (1, 0)):
-            weights = {}
-            for tensor in (*paired, *self._free[weight_side]):
-                weights[self._rename_module(tensor.site.module, weight_side), tensor.site.tensor] = tensor
+            weights: dict[tuple[str, str], list[TensorRef]] = {}
+            for tensor in (*self._free[weight_side], *paired):
+                key = self._rename_module(tensor.site.module, weight_side), tensor.site.tensor
+                weights.setdefault(key, []).append(tensor)
             normed: dict[tuple[str, str], dict[str, TensorRef]] = {}
             for tensor in self._free[normed_side]:
                 made = made_of(tensor.site.module, tensor.site.tensor)
@@ -115,22 +116,22 @@ class GroupFinder:
                     key = self._rename_module(made.module, normed_side), made.weight
                     normed.setdefault(key, {})[made.role] = tensor
             for key, roles in normed.items():
-                if key in weights and len(roles) == len("gv"):
-                    sides = (weights[key],), (roles["g"], roles["v"])
-                    self._prove_weight_norm(*(sides if weight_side == 0 else sides[::-1]))
+                for weight in weights.get(key, ()) if len(roles) == len("gv") else ():
+                    sides = (weight,), (roles["g"], roles["v"])
+                    if self._prove_weight_norm(*(sides if weight_side == 0 else sides[::-1])):
+                        break
 
     def _rename_module(self, module: str, side: int) -> str:
         """Return the reference's name of a module; its own where it has no partner."""
         renamed = self._partner(module) if side else module
         return module if renamed is None else renamed
 
-    def _prove_weight_norm(self, reference: Tensors, candidate: Tensors) -> None:
+    def _prove_weight_norm(self, reference: Tensors, candidate: Tensors) -> bool:
         if not self._may_read((*reference, *candidate)):
-            return
+            return False
         atol, rtol = self._tolerance_of(reference, candidate)
         if reference[0].site.slot is Slot.PARAM:
-            self._add(reference, candidate, weight_norm.prove(reference, candidate, atol, rtol))
-            return
+            return self._add(reference, candidate, weight_norm.prove(reference, candidate, atol, rtol))
         values = []
         normed_side = 1 if len(reference) == 1 else 0
         for gradient in (reference, candidate)[normed_side]:
@@ -139,7 +140,7 @@ class GroupFinder:
             if value is not None:
                 values.append(value)
         relation = weight_norm.prove_gradient(reference, candidate, values, atol, rtol)
-        self._add(reference, candidate, relation, tuple(values))
+        return self._add(reference, candidate, relation, tuple(values))
 
     def find_in_regions(self) -> None:
         """Find tensors of one part of the model that are the same: one and one, then one and several.

@@ -20,7 +20,7 @@ from nndiff.verdict import RelationKind
 # What a stored relation may ask for: a saved result is a file from outside.
 MOST_OPERATIONS = 16  # per side; the longest proven relation has 5
 MOST_ELEMENTS = 1 << 30  # of a shape: no relation is proven for a tensor nearly as large
-MOST_PLACES = 1 << 24  # along an axis: four times the rows of the largest vocabularies
+MOST_PLACES = 1 << 24  # along an axis: as many as the largest tensor whose axes are rearranged has elements
 
 MASKED_BELOW = -1e4  # the weakest additive mask in use: -10000 of BERT; others take -inf or the dtype's minimum
 

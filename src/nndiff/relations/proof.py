@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from nndiff.tensors import MemoryData, TensorRef
 
 LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried
 SAMPLE_ROUNDING = 1e-12  # relative; the sample must not reject what the engine, which rounds otherwise, accepts
+BLOCK = 1 << 18  # elements compared at once: little is held, and the first block out of tolerance ends it
 SAMPLED = 128  # elements looked at before all are: nearly every wrong way ends there
 STATS_ROUNDING = 1e-9  # relative error that recorded statistics may have themselves
 
@@ -50,12 +51,21 @@ def _as_tensor(array: Array) -> TensorRef:
 
 def agree(reference: Array, candidate: Array, atol: float, rtol: float) -> bool:
     """Return True if two arrays have one shape and every element is in tolerance; NaN agrees with NaN."""
-    if reference.shape != candidate.shape:
+    if reference.shape != candidate.shape or not agree_in_sample(reference, candidate, atol, rtol):
         return False
-    return (
-        agree_in_sample(reference, candidate, atol, rtol)
-        and not measure_arrays(reference, candidate, atol, rtol).mismatched
-    )
+    return not any(measure_arrays(*blocks, atol, rtol).mismatched for blocks in split_blocks(reference, candidate))
+
+
+def split_blocks(reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield two arrays of one shape in blocks, so that the first that disagrees ends a proof."""
+    if reference.size <= BLOCK:
+        yield reference, candidate
+    elif reference.shape[0] == 1:
+        yield from split_blocks(reference[0], candidate[0])
+    else:
+        half = reference.shape[0] // 2
+        yield from split_blocks(reference[:half], candidate[:half])
+        yield from split_blocks(reference[half:], candidate[half:])
 
 
 def agree_in_sample(reference: Array, candidate: Array, atol: float, rtol: float) -> bool:

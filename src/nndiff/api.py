@@ -31,9 +31,9 @@ class _Presenter:
 
     def html(self, comparison: Comparison) -> str:
         """Return the html report, for a notebook."""
-        from nndiff.reports.html import render_notebook
+        from nndiff.reports.html import render_html
 
-        return render_notebook(comparison)
+        return render_html(comparison)
 
     def to_dict(self, comparison: Comparison) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -214,11 +214,11 @@ def _is_module(side: Any) -> bool:
 
 def _find_run(side: Any) -> str:
     """Return the path of a recorded run; an empty one where the side is something else."""
-    from nndiff.again import is_run
+    from nndiff.models.rerun import is_recorded_run
 
     path = side if isinstance(side, (str, os.PathLike)) else getattr(side, "path", None)
     path = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-    return path if isinstance(path, str) and is_run(path) else ""
+    return path if isinstance(path, str) and is_recorded_run(path) else ""
 
 
 @dataclass(frozen=True)
@@ -230,9 +230,9 @@ class _SavedInputs:
 
 def _repeat_run(path: str, running: _Running) -> tuple[_SavedInputs, _Running]:
     """Return where a recorded run has its inputs, and how it was run where nothing else is asked for."""
-    from nndiff.again import run_again
+    from nndiff.models.rerun import read_run_settings
 
-    run = run_again(path)
+    run = read_run_settings(path)
     return _SavedInputs(run.inputs), replace(
         running,
         seed=run.seed if running.seed is None else running.seed,
@@ -252,9 +252,9 @@ def _record_side(side: Any, inputs: Any, path: Path, running: _Running) -> Any:
 
     if not isinstance(inputs, _SavedInputs):
         return record(side, inputs, path=path, **running.as_options())
-    from nndiff.models.inputs import load
+    from nndiff.models.inputs import load_inputs
 
-    saved = load(inputs.path, side)
+    saved = load_inputs(inputs.path, side)
     return record(side, saved.inputs, path=path, notes=saved.notes, **running.as_options())
 
 

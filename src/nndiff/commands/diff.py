@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from nndiff.align import Rename, read_map
 from nndiff.commands.options import (
+    JUDGEMENT,
     PAIRING,
     REPLAY,
     REPORTS,
@@ -22,15 +23,17 @@ from nndiff.commands.options import (
     report_comparison,
 )
 from nndiff.commands.progress import ProgressBar
-from nndiff.comparing import run as compare_plans
+from nndiff.comparison import run_plans
 from nndiff.errors import UsageError
+from nndiff.judge import parse_accept
 from nndiff.models.rerun import is_recorded_run, read_run_settings
 from nndiff.names import parse_groups
-from nndiff.planning import Plan, Rules
-from nndiff.planning import plan as make_plans
+from nndiff.plan import PairingRules, Plan, plan_comparison
+from nndiff.result import Rules
 from nndiff.sources import Source, open_source
 from nndiff.text import printable
-from nndiff.tolerance import Tolerance, choose
+from nndiff.tolerance import Tolerance, choose_tolerance
+from nndiff.verdict import Judge
 
 _EXAMPLES = """\
   nndiff diff ref.safetensors cand.safetensors
@@ -64,12 +67,12 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
         "reference", metavar="REF", type=parse_path, help="the side that is right by definition; FILE::key is a part"
     )
     parser.add_argument("candidates", metavar="CAND", nargs="+", type=parse_path, help="one or more sides to test")
-    add_options(parser, TOLERANCE, PAIRING, REPLAY, REPORTS)
+    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, REPLAY, REPORTS)
 
 
-def read_rules(args: argparse.Namespace) -> Rules:
+def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
     """Return the pairing rules that the options give."""
-    return Rules(
+    return PairingRules(
         tuple(Rename.parse(text) for text in args.rename),
         read_map(args.map) if args.map else {},
         tuple(args.include),
@@ -80,7 +83,7 @@ def read_rules(args: argparse.Namespace) -> Rules:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, report, and return the exit status."""
-    tolerance, rules = choose(args.atol, args.rtol, args.tolerance), read_rules(args)
+    tolerance, pairing = choose_tolerance(args.atol, args.rtol, args.tolerance), read_pairing_rules(args)
     check_reports(args)
     if _is_surely_model(args.reference) and any(is_recorded_run(name) for name in args.candidates):
         raise UsageError(
@@ -90,22 +93,23 @@ def run(args: argparse.Namespace) -> int:
     models = _find_models(args.reference, args.candidates)
     if not models:
         _refuse_replay_options(args)
-        return compare_sources([args.reference, *args.candidates], tolerance, rules, args)
+        return compare_sources([args.reference, *args.candidates], tolerance, pairing, args)
     _check_replay(args.reference, models)
     with tempfile.TemporaryDirectory(prefix="nndiff-replay-") as folder:
         candidates = _replay_models(args, models, folder)
-        return compare_sources([args.reference, *candidates], tolerance, rules, args)
+        return compare_sources([args.reference, *candidates], tolerance, pairing, args)
 
 
 def compare_sources(
-    sources: Sequence[str | Source], tolerance: Tolerance, rules: Rules, args: argparse.Namespace
+    sources: Sequence[str | Source], tolerance: Tolerance, pairing: PairingRules, args: argparse.Namespace
 ) -> int:
     """Compare the first source with the others, write the reports and return the exit status."""
-    plans = make_plans(sources[0], sources[1:], rules)
+    rules = Rules(parse_accept(args.accept), Judge(args.judge), args.strict_dtype)
+    plans = plan_comparison(sources[0], sources[1:], pairing)
     if args.dry_run:
         return _print_plans(plans)
     with ProgressBar("comparing", args.quiet) as bar:
-        comparison = compare_plans(plans, tolerance, rules, bar)
+        comparison = run_plans(plans, tolerance, rules, pairing.groups, bar)
     return report_comparison(comparison, args)
 
 
@@ -125,18 +129,18 @@ def _print_plans(plans: Sequence[Plan]) -> int:
             if reference.shape != candidate.shape:
                 mismatched_shapes += 1
                 shape += f" against {list(candidate.shape)}: shapes differ"
-            lines.append(f"  {names}  {shape}  by {printable(match.matched_by)}")
+            lines.append(f"  {names}  {shape}  by {match.method.value}")
         leftovers = list(plan.leftovers())
         for leftover in leftovers:
-            hint = f"  {printable(leftover.hint)}" if leftover.hint else ""
+            hint = f"  did you mean {printable(leftover.near)!r}?" if leftover.near else ""
             lines.append(f"  only in the {leftover.side}: {printable(leftover.name)}  {list(leftover.shape)}{hint}")
-        methods = Counter(match.matched_by for match in plan.alignment.matches)
+        methods = Counter(match.method.value for match in plan.alignment.matches)
         counts = ", ".join(f"{count} by {printable(method)}" for method, count in methods.most_common())
         lines.append(
             f"pairs: {counts or 'none'}; only in the reference: {len(plan.alignment.only_reference)}; "
             f"only in the candidate: {len(plan.alignment.only_candidate)}; shapes differ: {mismatched_shapes}"
         )
-        lines += [f"note: {printable(note)}" for note in plan.notes]
+        lines += [f"note: {printable(note.text)}" for note in plan.notes]
         print_text("\n".join(lines) + "\n")
         is_complete = is_complete and not leftovers and not mismatched_shapes
     if not any(plan.alignment.matches for plan in plans):

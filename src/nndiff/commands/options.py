@@ -115,11 +115,39 @@ REPORTS = OptionGroup(
 TOLERANCE = OptionGroup(
     "tolerance",
     (
-        option("--atol", type=float, metavar="A", help=f"absolute tolerance (default: {DEFAULT_ATOL:g})"),
-        option("--rtol", type=float, metavar="R", help=f"relative tolerance (default: {DEFAULT_RTOL:g})"),
+        option(
+            "--atol",
+            action="append",
+            metavar="A",
+            help=f"absolute tolerance (default: {DEFAULT_ATOL:g}); PATTERN=A for tensors that match; repeatable",
+        ),
+        option(
+            "--rtol",
+            action="append",
+            metavar="R",
+            help=f"relative tolerance (default: {DEFAULT_RTOL:g}); PATTERN=R for tensors that match; repeatable",
+        ),
         option("--tolerance", choices=("auto",), help="auto: choose both by dtype, as torch.testing.assert_close does"),
     ),
     about="a candidate passes if |cand - ref| <= atol + rtol * |ref|",
+)
+JUDGEMENT = OptionGroup(
+    "judgement",
+    (
+        repeatable(
+            "--accept",
+            metavar="KIND,...",
+            help="relations that count as agreement (layout, cast, scale, fold, vocab); extra: one-sided outputs",
+        ),
+        option(
+            "--judge",
+            choices=("all", "outputs"),
+            default="all",
+            help="outputs: only what goes in and comes out of the model decides (default: all)",
+        ),
+        option("--strict-dtype", action="store_true", help="tensors of another dtype are different"),
+    ),
+    about="tied weights always count as the same; layout and fold do inside recordings",
 )
 INCLUDE = repeatable("--include", metavar="PATTERN", help="only tensors that match; repeatable")
 EXCLUDE = repeatable("--exclude", metavar="PATTERN", help="skip tensors that match; repeatable")
@@ -295,7 +323,7 @@ def report_comparison(
     write_reports(comparison, args.report or ["terminal"], amount, protected)
     if comparison.exit_code == 2:
         from nndiff.commands.trouble import print_trouble
-        from nndiff.reports.wording import headline
+        from nndiff.reports.summary import headline
 
         print_trouble(headline(comparison))
     return comparison.exit_code

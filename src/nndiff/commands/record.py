@@ -142,7 +142,8 @@ def record_model(args: argparse.Namespace, progress: Callable[[int, int | None],
 def _summarize(spec: ModelSpec, recording: Recording) -> list[str]:
     """Return the lines that are printed about a new recording."""
     from nndiff.recording.folder import put_aside
-    from nndiff.reports.wording import size, with_checkpoint
+    from nndiff.reports.figures import format_size
+    from nndiff.reports.wording import with_checkpoint
 
     meta: Any = recording.meta
     slots = Counter(event.site.slot.value for event in recording.tensors)
@@ -157,7 +158,7 @@ def _summarize(spec: ModelSpec, recording: Recording) -> list[str]:
         f"{recording.path}: {with_checkpoint(spec.label, meta)}, {plural(meta['model']['parameters'], 'parameter')}, "
         f"{meta['mode']} mode, seed {meta['seed']}",
         f"  {passes}: {plural(len(recording.calls), 'call')}, {plural(len(recording.tensors), 'tensor')} "
-        f"({tensors}), {size(bytes_on_disk)} on disk",
+        f"({tensors}), {format_size(bytes_on_disk)} on disk",
     ]
     agreement = meta.get("self_agreement")
     if agreement and agreement["agrees"]:

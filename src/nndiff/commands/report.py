@@ -14,7 +14,10 @@ from nndiff.commands.options import (
     parse_path,
     report_comparison,
 )
-from nndiff.tolerance import Tolerance, choose
+from nndiff.findings.causes import LASTING_CAUSES
+from nndiff.rejudge import judge_at
+from nndiff.relations import load_relation
+from nndiff.tolerance import Tolerance, choose_tolerance
 
 _EXAMPLES = """\
   nndiff diff ref.safetensors cand.safetensors --report json:result.json
@@ -43,10 +46,10 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the result, judge it again if asked, write the reports; return the exit status."""
-    comparison = result_json.load(args.result)
+    comparison = result_json.load(args.result, load_relation)
     tolerance = _choose_tolerance(args, comparison.tolerance)
     if tolerance is not None:
-        comparison = comparison.judged_at(tolerance)
+        comparison = judge_at(comparison, tolerance, LASTING_CAUSES)
     return report_comparison(comparison, args, protected=[args.result])
 
 
@@ -55,7 +58,5 @@ def _choose_tolerance(args: argparse.Namespace, saved: Tolerance) -> Tolerance |
     if args.atol is None and args.rtol is None and args.tolerance is None:
         return None
     if args.tolerance is not None or saved.origin == "auto":
-        return choose(args.atol, args.rtol, args.tolerance)
-    atol = saved.atol if args.atol is None else args.atol
-    rtol = saved.rtol if args.rtol is None else args.rtol
-    return choose(atol, rtol)
+        return choose_tolerance(args.atol, args.rtol, args.tolerance)
+    return choose_tolerance([saved.atol, *(args.atol or ())], [saved.rtol, *(args.rtol or ())])

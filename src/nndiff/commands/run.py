@@ -7,9 +7,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from nndiff.commands.diff import compare_sources, read_rules
+from nndiff.commands.diff import compare_sources, read_pairing_rules
 from nndiff.commands.model_process import RecordingJob, record_in_process
 from nndiff.commands.options import (
+    JUDGEMENT,
     KEEP,
     PAIRING,
     REPORTS,
@@ -26,9 +27,9 @@ from nndiff.commands.options import (
 from nndiff.errors import SourceError
 from nndiff.models.kinds import FORMS, check_name
 from nndiff.models.rerun import choose_seed
-from nndiff.recording.folder import is_recording
+from nndiff.recording.format.folder import is_recording
 from nndiff.sources import Source
-from nndiff.tolerance import choose
+from nndiff.tolerance import choose_tolerance
 
 _EXAMPLES = """\
   nndiff run ours.py theirs.py                              layer by layer, with the same seed and inputs
@@ -65,18 +66,18 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the recordings, as DIR/reference and DIR/candidate")
     parser.add_argument("--overwrite", action="store_true", help="replace existing recordings")
     sides = OptionGroup("one of the models", (*get_side_options(*_SIDES[0]), *get_side_options(*_SIDES[1])))
-    add_options(parser, sides, SHARED_INPUTS, RUN, KEEP, TOLERANCE, PAIRING, REPORTS)
+    add_options(parser, sides, SHARED_INPUTS, RUN, KEEP, TOLERANCE, JUDGEMENT, PAIRING, REPORTS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record both models, compare, report; return the exit status."""
-    tolerance, rules = choose(args.atol, args.rtol, args.tolerance), read_rules(args)
+    tolerance, pairing = choose_tolerance(args.atol, args.rtol, args.tolerance), read_pairing_rules(args)
     check_reports(args)
     for _, side in _SIDES:
         check_name(getattr(args, side))  # both, before the first one runs
     if args.output is None:
         with tempfile.TemporaryDirectory(prefix="nndiff-run-") as folder:
-            return compare_sources(_record_both(args, folder), tolerance, rules, args)
+            return compare_sources(_record_both(args, folder), tolerance, pairing, args)
     if not args.overwrite:
         for _, side in _SIDES:
             path = Path(args.output, side)
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
                     path, "already holds a recording; replace it with --overwrite, or give another -o DIR"
                 )
     os.makedirs(args.output, exist_ok=True)
-    return compare_sources(_record_both(args, args.output), tolerance, rules, args)
+    return compare_sources(_record_both(args, args.output), tolerance, pairing, args)
 
 
 def _record_both(args: argparse.Namespace, folder: str) -> list[Source]:

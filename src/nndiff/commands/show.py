@@ -240,7 +240,7 @@ def _summarize_source(source: Source) -> list[str]:
     if source.others:
         lines.append("  also in the file (FILE::NAME shows a part):")
         for key, value in source.others.items():
-            lines.append(f"    {printable(key, 80)}: {printable(value, 100)}")
+            lines.append(f"    {printable(key, 80)}: {printable(value.description, 100)}")
     if source.foreign:
         lines.append(f"  classes that were not loaded: {printable(', '.join(source.foreign), 1000)}")
     for note in source.notes:
@@ -256,11 +256,11 @@ def _summarize_recording(recording: Recording) -> list[str]:
 
 def _format_table(tensors: Sequence[TensorRef], statistics: _StatisticsByName | None) -> str:
     """Return one row for each tensor; columns that do not fit the terminal are left out."""
-    from nndiff.reports.grid import ALWAYS, Cell, Column, lines
-    from nndiff.reports.terminal_sections import plain_console, printed
+    from nndiff.reports.tables import ALWAYS, Cell, Column, format_table
+    from nndiff.reports.terminal_sections import get_printed, make_console
 
     sink = for_stdout()
-    console = plain_console(sink.width, sink.color)
+    console = make_console(sink.width, sink.color)
     columns = [Column("name", ALWAYS, least=40), Column("shape", 90), Column("dtype", 80)]
     if statistics is not None:
         for title, importance in _STATISTICS:
@@ -277,14 +277,14 @@ def _format_table(tensors: Sequence[TensorRef], statistics: _StatisticsByName | 
         row.append(_make_remark(tensor, numbers))
         rows.append(row)
     if rows:
-        for line in lines(columns, rows, sink.width):
+        for line in format_table(columns, rows, sink.width):
             console.print(line, soft_wrap=True)
-    return printed(console)
+    return get_printed(console)
 
 
 def _make_remark(tensor: TensorRef, statistics: _Statistics | None) -> Any:
     """Return the cell that says what is unusual: elements that are not finite, or were not kept."""
-    from nndiff.reports.grid import Cell
+    from nndiff.reports.tables import Cell
 
     if statistics and statistics.nonfinite:
         return Cell(f"{statistics.nonfinite:,} not finite", "red")

@@ -9,7 +9,7 @@ from typing import Any
 
 from nndiff.recording import Recording
 from nndiff.recording.events import SLOTS
-from nndiff.reports.wording import size
+from nndiff.reports.figures import format_size
 from nndiff.tensors import Slot
 from nndiff.text import counted, plural, printable
 
@@ -131,14 +131,14 @@ def _describe_modules(recording: Recording) -> str:
 def count_slots(recording: Recording) -> str:
     """Return how many tensors there are of each slot, in the order of the documentation."""
     counts = Counter(event.site.slot for event in recording.tensors)
-    return ", ".join(f"{slot} {counts[slot]:,}" for slot in SLOTS if slot in counts)
+    return ", ".join(f"{slot.value} {counts[slot]:,}" for slot in SLOTS if slot in counts)
 
 
 def _describe_size(recording: Recording) -> str:
     levels = Counter(event.keep for event in recording.tensors)
     words = [f"{level} {count:,}" for level, count in levels.items()]
     bytes_on_disk = sum(entry.stat().st_size for entry in os.scandir(recording.path) if entry.is_file())
-    return ", ".join([*words, f"{size(bytes_on_disk)} on disk"])
+    return ", ".join([*words, f"{format_size(bytes_on_disk)} on disk"])
 
 
 def _describe_agreement(agreement: Mapping[str, Any]) -> str:

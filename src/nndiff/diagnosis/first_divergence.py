@@ -318,8 +318,8 @@ def describe_divergence(run: Run, place: Place, trees: Trees, candidate: str) ->
         modules = blame.module, partners.get(blame.module, blame.module)
         return replace(_point_to(divergence, modules, trees), why=blame.why)
     inner_calls = _find_inner_calls(run, place)
-    modules = find_common_module(inner_calls, place)
-    return _point_to(divergence, modules, trees) if modules else divergence
+    common = find_common_module(inner_calls, place)
+    return _point_to(divergence, common, trees) if common else divergence
 
 
 def _point_to(divergence: FirstDivergence, modules: tuple[str, str], trees: Trees) -> FirstDivergence:

@@ -64,3 +64,6 @@ class Cause(str, Enum):
     VOCAB = "vocab", "equal but for rows that one side has more"
     TIED = "tied", "one tensor under two names"
     MASK = "mask", "a boolean mask and the additive mask of the same places"
+
+
+LASTING_CAUSES = frozenset(cause.value for cause in Cause if not cause.depends_on_tolerance)

@@ -144,7 +144,9 @@ def load_inputs(path: str, model: torch.nn.Module) -> LoadedInputs:
     fit = fit_inputs(model, values, file)
     notes = list(fit.notes)
     if source.others:
-        ignored = [f"{printable(name, 40)} = {printable(text, 40)}" for name, text in source.others.items()]
+        ignored = [
+            f"{printable(name, 40)} = {printable(entry.description, 40)}" for name, entry in source.others.items()
+        ]
         notes.append(f"not fed, because it is neither a tensor nor a number: {first_few(ignored, 8)} of {file}")
     return LoadedInputs(_arrange_call(fit.values), tuple(notes))
 

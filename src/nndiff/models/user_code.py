@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from nndiff.errors import ModelError, NndiffError, UserCodeError
-from nndiff.recording.folder import LeftoverNote
+from nndiff.recording.format.folder import LeftoverNote
 
 _NNDIFF = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STANDARD_LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})

@@ -23,7 +23,7 @@ from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.environment.modes import Mode, get_mode
 from nndiff.recording.environment.randomness import preserve_randomness, seed_everything
 from nndiff.recording.environment.settings import deterministic_algorithms, read_environment, read_flags
-from nndiff.recording.format.folder import BEFORE, LEFT
+from nndiff.recording.format.folder import BEFORE, LEFT, LeftoverNote
 from nndiff.recording.format.input_structure import describe_inputs
 from nndiff.recording.format.keep_levels import Keep, parse_keep
 from nndiff.recording.reader import Recording, open_recording
@@ -146,9 +146,9 @@ def _keep_if_useful(writer: Writer) -> Iterator[Writer]:
             raise
         notes = list(getattr(error, "__notes__", ()))
         if not isinstance(error, SourceError):  # the error of a full disk says it already
-            notes.append(f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it")
+            notes.append(LeftoverNote(f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"))
         if writer.before:
-            notes.append(f"{BEFORE} {writer.before}")
+            notes.append(LeftoverNote(f"{BEFORE} {writer.before}"))
         vars(error)["__notes__"] = notes  # add_note, before Python 3.11 too
         raise
 

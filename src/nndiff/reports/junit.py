@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import format_shape
-from nndiff.result import Comparison, FirstDivergence, Leftover, Pair, Side
+from nndiff.result import Comparison, FirstDivergence, Leftover, Pair, Side, decides_alone, decides_verdict
 from nndiff.text import printable
 from nndiff.verdict import Outcome, Verdict
 
@@ -135,7 +135,7 @@ def _make_pair_case(comparison: Comparison, label: str, pair: Pair, first: First
         message += f"; {remark}"
     for finding in wording.find_causes(comparison, pair.candidate, pair.name, pair.candidate_name):
         message += f"; finding: {wording.tell_finding(finding)}"
-    if not comparison.counts(pair):
+    if not decides_verdict(pair, comparison.rules):
         tag = SKIPPED
         message += "; evidence only, not counted"
     else:
@@ -172,7 +172,7 @@ def _make_leftover_case(
     explanation = wording.explain_leftover(leftover)
     message = f"{where}: {explanation}" if explanation else where
     tag = SKIPPED
-    if comparison.counts_alone(leftover):
+    if decides_alone(leftover, comparison.rules):
         tag = FAILURE
         message += _refer_to(first)
     return _make_case(label, name, tag, message, f"{format_shape(leftover.shape)} {printable(leftover.dtype)}")

@@ -18,6 +18,8 @@ from nndiff.result import (
     PartingReason,
     Totals,
     count_verdicts,
+    decides_alone,
+    decides_verdict,
 )
 from nndiff.result_json import Rate
 from nndiff.tensors import Slot
@@ -165,7 +167,7 @@ def _say_without_partner(comparison: Comparison, view: RecordingView) -> Iterato
         yield name_extra_outputs(view.counts.extra_outputs)
     alone = 0
     for leftover in view.leftovers:
-        alone += leftover.reason is LeftoverReason.NO_PARTNER and comparison.counts_alone(leftover)
+        alone += leftover.reason is LeftoverReason.NO_PARTNER and decides_alone(leftover, comparison.rules)
     if alone:
         yield f"{plural(alone, 'tensor')} {'has' if alone == 1 else 'have'} no partner"
 
@@ -277,8 +279,8 @@ def describe_passing(comparison: Comparison) -> str:
     needed = comparison.needed_tolerance
     if needed is not None:
         return format_options(needed)
-    counting = [pair for pair in comparison.pairs if comparison.counts(pair)]
-    alone = [leftover for leftover in comparison.leftovers if comparison.counts_alone(leftover)]
+    counting = [pair for pair in comparison.pairs if decides_verdict(pair, comparison.rules)]
+    alone = [leftover for leftover in comparison.leftovers if decides_alone(leftover, comparison.rules)]
     totals = count_verdicts(counting, alone)
     reasons = [
         (totals.shape, "of different shapes"),
@@ -372,7 +374,7 @@ def close_summary(comparison: Comparison, view: RecordingView) -> tuple[bool, st
     unread = comparison.unread_outputs(view.candidate.label)
     if unread:
         return False, f"everything compared agrees, but {printable(unread[0][1], 80)} could not be compared"
-    if all(pair.verdict.passed for pair in view.pairs if comparison.counts(pair)):
+    if all(pair.verdict.passed for pair in view.pairs if decides_verdict(pair, comparison.rules)):
         alone = "; ".join(_say_without_partner(comparison, view))
         return False, f"everything compared agrees, but {alone}" if alone else "different"
     return False, "not everything agrees"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from nndiff.files import OpenFile, RegularFile
+from nndiff.metrics import Metrics
 from nndiff.stats.interface import Job
-from nndiff.stats.metrics import Metrics
 
 Buffer: TypeAlias = Any  # anything with bytes in a row; typing has no name for it before Python 3.12
 

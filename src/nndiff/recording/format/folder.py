@@ -22,6 +22,12 @@ FINISHED = "what was finished before can be read"
 BEFORE = "the recording that was there is in"
 
 
+class LeftoverNote(str):
+    """A note on an error that says what the failed run left on disk."""
+
+    __slots__ = ()
+
+
 def is_recording(folder: Path) -> bool:
     """Return True if a folder holds a recording, complete or not."""
     try:

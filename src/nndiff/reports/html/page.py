@@ -34,7 +34,7 @@ from nndiff.reports.plot import draw_plot
 from nndiff.result import SIDES, Comparison, Finding, Pair
 from nndiff.result_json import is_guess
 from nndiff.text import printable
-from nndiff.tolerance import rounded_up
+from nndiff.tolerance import round_up
 from nndiff.verdict import Outcome, Verdict
 
 FORMAT = "nndiff.html 2"
@@ -221,7 +221,7 @@ def _show_candidates(comparison: Comparison) -> Iterator[str]:
         cells = [
             f"{totals.pairs - totals.matched:,} of {totals.pairs:,}",
             f"{totals.only_reference + totals.only_candidate:,}",
-            "none" if needed is None else rounded_up(needed),
+            "none" if needed is None else round_up(needed),
             f"{side.elements:,}",
             format_size(side.nbytes),
         ]

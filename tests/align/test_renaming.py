@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +110,7 @@ WORDS = [
     "层",
     "relu2",
 ]
-IDENTIFIERS = st.one_of(st.sampled_from(WORDS), st.from_regex(re.compile(r"[^\W\d]\w{0,6}"), fullmatch=True))
+IDENTIFIERS = st.one_of(st.sampled_from(WORDS), st.text("ax_1é层", min_size=1, max_size=5))
 
 
 @st.composite
@@ -155,7 +154,7 @@ def test_with_the_map_given_no_pair_changes(names, fault, weights_known):
     assert dict(found.modules) == {module: paths.get(partner, "") for module, partner in plain.modules.items()}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(new_names(), st.sampled_from(list(FAULTS)), st.booleans())
 def test_without_a_map_no_certain_pair_is_of_two_layers(names, fault, weights_known):
     reference, weights = recorded("none")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nndiff
 from nndiff.align import Alignment
 from nndiff.align.recordings import align_recordings
+from nndiff.tensors import TensorRef
 
 _numbers = itertools.count()
 
@@ -23,17 +25,26 @@ def align_models(
     weights_known: bool = True,
     **options: Any,
 ) -> Alignment:
-    """Record two models and pair what was recorded; `options` are those of `nndiff.record`."""
+    """Record two models and pair what was recorded; `inputs` of both, or a list of one for each."""
     sources = []
-    for model in models:
+    for number, model in enumerate(models):
         path = folder / f"{next(_numbers)}.nnrec"
-        nndiff.record(model, inputs, path=path, **options)
+        nndiff.record(model, inputs[number] if isinstance(inputs, list) else inputs, path=path, **options)
         sources.append(nndiff.open_source(path))
-    weights: list[dict[str, str]] = [{}, {}]
-    if weights_known:
-        weights = [{name: held["digest"] for name, held in source.meta["held"].items()} for source in sources]
-    reference, candidate = sources
-    return align_recordings(reference.tensors, candidate.tensors, renames, mapping, (weights[0], weights[1]))
+    tensors, weights = [dict(source.tensors) for source in sources], [held_weights(source) for source in sources]
+    if not weights_known:
+        tensors, weights = [without_weights(side) for side in tensors], [{}, {}]
+    return align_recordings(tensors[0], tensors[1], renames, mapping, (weights[0], weights[1]))
+
+
+def held_weights(source: Any) -> dict[str, str]:
+    """Return the digests of what a recorded model holds."""
+    return {name: held["digest"] for name, held in source.meta["held"].items()}
+
+
+def without_weights(tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
+    """Return tensors as recordings of other makers hold them, which do not tell what modules hold."""
+    return {name: replace(tensor, trace=replace(tensor.trace, weights=())) for name, tensor in tensors.items()}
 
 
 def partners(alignment: Alignment) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Calls of one name that hand over their tensors in other containers: paired by name, and never excused."""
+"""Calls that hand over their tensors in different containers: paired by name, each with its like."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import pytest
 import torch
 from torch import nn
 
-import nndiff
+from aligned import align_models, methods, partners
+from nndiff.align import Rename
 
 INPUT = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
 FORMS = {
-    "o": lambda o, w: o,
-    "(o, None)": lambda o, w: (o, None),
-    "(o, w)": lambda o, w: (o, w),
-    "(w, o)": lambda o, w: (w, o),
-    "{out}": lambda o, w: {"out": o},
-    "{out, w}": lambda o, w: {"out": o, "w": w},
-    "[o]": lambda o, w: [o],
+    "o": (lambda o, w: o, ""),
+    "(o, None)": (lambda o, w: (o, None), ".0"),
+    "(o, w)": (lambda o, w: (o, w), ".0"),
+    "(w, o)": (lambda o, w: (w, o), ".1"),
+    "{out}": (lambda o, w: {"out": o}, ".out"),
+    "{out, w}": (lambda o, w: {"out": o, "w": w}, ".out"),
+    "[o]": (lambda o, w: [o], ".0"),
 }
-PAIRS = list(permutations(FORMS, 2))
 
 
 class Attention(nn.Module):
     def __init__(self, form, scale):
         super().__init__()
-        self.weight, self.scale, self.form = nn.Parameter(torch.randn(16, 16)), scale, FORMS[form]
+        self.weight, self.scale, self.form = nn.Parameter(torch.randn(16, 16)), scale, FORMS[form][0]
 
     def forward(self, x):
         weights = torch.softmax(x @ x.transpose(-1, -2) / 4, -1)
@@ -34,51 +34,41 @@ class Attention(nn.Module):
 
 
 class Model(nn.Module):
-    """An attention whose scale is hidden by the norm after it."""
-
-    def __init__(self, form, scale=1.0):
+    def __init__(self, form, scale=1.0, name="attn"):
         super().__init__()
         torch.manual_seed(1)
-        self.attn, self.norm, self.out = Attention(form, scale), nn.LayerNorm(16, eps=1e-12), nn.Linear(16, 4)
-        self.place = {"{": "out", "(w": 1}.get(form[0] if form[0] == "{" else form[:2], 0)
-        self.bare = form == "o"
+        self.name = name
+        self.add_module(name, Attention(form, scale))
+        self.norm, self.place = nn.LayerNorm(16), FORMS[form][1].removeprefix(".")
 
     def forward(self, x):
-        found = self.attn(x)
-        return self.out(self.norm(found if self.bare else found[self.place]))
+        y = getattr(self, self.name)(x)
+        if isinstance(y, dict):
+            y = y[self.place]
+        return self.norm(y[int(self.place)] if isinstance(y, tuple | list) else y)
 
 
-@pytest.mark.parametrize("forms", PAIRS, ids=" against ".join)
-def test_a_fault_is_found_in_whatever_container(forms):
-    one, other = forms
-    result = nndiff.compare(Model(one), Model(other, 1.5), inputs=INPUT)
-    assert result.exit_code == 1
-    assert result.first_divergence["module"] == "attn"
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+@pytest.mark.parametrize("forms", list(permutations(FORMS, 2)), ids=" against ".join)
+def test_what_a_call_of_one_name_returns_is_paired_in_whatever_container(tmp_path, forms, scale):
+    found = align_models(tmp_path, (Model(forms[0]), Model(forms[1], scale)), INPUT, backward=True)
+    output, partner = (f"attn:output{FORMS[form][1]}" for form in forms)
+    gradient, gradient_partner = (f"attn:grad_output{FORMS[form][1]}" for form in forms)
+    assert methods(found)[output] == (partner, "name", True)
+    assert partners(found)[gradient] == gradient_partner
 
 
-@pytest.mark.parametrize("forms", PAIRS, ids=" against ".join)
-def test_the_same_in_another_container_is_the_same(forms):
-    one, other = forms
-    result = nndiff.compare(Model(one), Model(other), inputs=INPUT, backward=True)
-    assert result.verdict == "identical"
-    assert any(pair.name.startswith("attn:output") for pair in result.pairs)
-    assert any(pair.name.startswith("attn:grad_output") for pair in result.pairs)
+RULES = {"map": {"mapping": {"attn": "mixer"}}, "rename": {"renames": [Rename.parse("^mixer=>attn")]}, "none": {}}
 
 
-def test_a_row_says_that_the_container_is_another():
-    result = nndiff.compare(Model("o"), Model("(o, w)", 1.5), inputs=INPUT)
-    (row,) = (pair for pair in result.pairs if pair.name == "attn:output")
-    assert (row.candidate_name, row.matched_by) == ("attn:output.0", "name, in another container")
-
-
-def test_renamed_and_wrapped_modules_are_paired_in_other_containers():
-    renamed = Model("(o, w)", 1.5)
-    renamed.mixer, renamed.attn = renamed.attn, nn.Identity()
-    renamed.forward = lambda x: renamed.out(renamed.norm(renamed.mixer(x)[0]))
-    inputs, rules = {"inputs": INPUT}, {"rename": [r"^mixer=>attn"]}
-    assert nndiff.compare(Model("o"), renamed, **inputs, **rules).first_divergence["name"] == "attn:output"
-    wrapped = nn.Sequential(Model("{out}", 1.5))
-    assert nndiff.compare(Model("o"), wrapped, **inputs).first_divergence["name"] == "attn:output"
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("forms", [("o", "(o, w)"), ("(w, o)", "(o, w)"), ("{out}", "(w, o)")], ids=" against ".join)
+def test_another_name_changes_no_pair(tmp_path, forms, rule):
+    models = Model(forms[0]), Model(forms[1], name="mixer")
+    found = align_models(tmp_path, models, INPUT, backward=True, **RULES[rule])
+    plain = align_models(tmp_path, (Model(forms[0]), Model(forms[1])), INPUT, backward=True)
+    assert {name: partner.replace("mixer", "attn") for name, partner in partners(found).items()} == partners(plain)
+    assert all(certain for _, _, certain in methods(found).values())
 
 
 class Codes(nn.Module):
@@ -100,14 +90,40 @@ class Coded(nn.Module):
         self.codes, self.table = Codes(both), nn.Embedding(16, 4)
 
     def forward(self, x):
-        found = self.codes(x)
-        return self.table(found[1] if isinstance(found, tuple) else found)
+        y = self.codes(x)
+        return self.table(y[1] if isinstance(y, tuple) else y)
 
 
 @pytest.mark.parametrize("both", [(False, True), (True, False)])
-def test_numbers_are_paired_with_numbers_and_ids_with_ids(both):
-    result = nndiff.compare(*map(Coded, both), inputs=INPUT)
-    assert result.verdict == "identical"
-    names = {(pair.name, pair.candidate_name) for pair in result.pairs}
-    expected = "codes:output", "codes:output.1"
-    assert (expected if both[1] else expected[::-1]) in names
+def test_numbers_are_paired_with_numbers_and_ids_with_ids(tmp_path, both):
+    found = align_models(tmp_path, map(Coded, both), INPUT)
+    expected = ("codes:output", "codes:output.1") if both[1] else ("codes:output.1", "codes:output")
+    assert expected in partners(found).items()
+
+
+class Twins(nn.Module):
+    """Return tensors of one shape and dtype, some of them under other keys."""
+
+    def __init__(self, keys):
+        super().__init__()
+        self.keys, self.fc = keys, nn.Linear(16, 16)
+
+    def forward(self, x):
+        return {key: self.fc(x) * (number + 1) for number, key in enumerate(self.keys)}
+
+
+class Holder(nn.Module):
+    def __init__(self, keys, scale):
+        super().__init__()
+        torch.manual_seed(1)
+        self.twins, self.scale = Twins(keys), scale
+
+    def forward(self, x):
+        return sum(self.twins(x * self.scale).values())
+
+
+def test_the_order_in_a_container_is_a_guess_where_one_side_returns_more(tmp_path):
+    found = methods(align_models(tmp_path, (Holder(("a", "b"), 1.0), Holder(("x", "y", "z"), 1.5)), INPUT))
+    assert found["twins:output.a"] == ("twins:output.x", "name", False)
+    as_many = methods(align_models(tmp_path, (Holder(("a", "b"), 1.0), Holder(("x", "y"), 1.5)), INPUT))
+    assert as_many["twins:output.b"] == ("twins:output.y", "name", True)

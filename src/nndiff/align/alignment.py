@@ -31,7 +31,7 @@ class FusedMatch:
     parts: tuple[str, ...]
     whole_is_reference: bool
     axis: int  # along which the parts add up to the whole
-    turned: bool = False  # the two axes of each part are exchanged
+    turned: bool = False  # the two axes of each part are exchanged, as far as shapes tell
     group: str = ""  # the call of the fused layer: its output, gradients and parameters share it; "" without a call
     labels: tuple[str, ...] = ()  # short names of the parts
 

@@ -141,8 +141,13 @@ def pair_renamed_parameters(pairs: CallPairs) -> None:
             for reference_name, candidate_name, method, certain in _match_held(reference_held, candidate_held):
                 reference_tensors, candidate_tensors = reference_held[reference_name], candidate_held[candidate_name]
                 for slot, tensor in reference_tensors.items():
-                    if slot in candidate_tensors:
-                        pairs.draft.pair(tensor.name, candidate_tensors[slot].name, method, certain)
+                    partner = candidate_tensors.get(slot)
+                    if partner is None:
+                        continue
+                    # a parameter may differ though its gradient, which told the name, does not
+                    is_other_content = method is Method.CONTENT and tensor.trace.digest != partner.trace.digest
+                    slot_method = Method.MODULE if is_other_content else method
+                    pairs.draft.pair(tensor.name, partner.name, slot_method, certain)
 
 
 def _group_held_tensors(draft: Draft, is_buffer: bool, is_candidate: bool) -> dict[str, _HeldTensors]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nndiff.align.calls import Call
-from nndiff.align.short import is_short, likeliest, nearest
+from nndiff.align.short_floats import group_by_elements, group_by_likely_statistics, is_short
 from nndiff.dtypes import DTYPES
 from nndiff.errors import DamagedError
 from nndiff.recording.format.keep_levels import sketch_positions
@@ -59,46 +59,46 @@ def names(groups):
 def test_each_finds_its_own_whatever_was_kept(dtypes, size, keeps):
     left = [call(f"l{k}", values(k, size), dtypes[0], keeps[0]) for k in range(5)]
     right = [call(f"r{k}", near(values(k, size)), dtypes[1], keeps[1]) for k in (3, 1, 4, 0, 2)]
-    assert names(nearest(left, right)) == [([f"l{k}"], [f"r{k}"]) for k in range(5)]
+    assert names(group_by_elements(left, right)) == [([f"l{k}"], [f"r{k}"]) for k in range(5)]
 
 
 def test_the_shorter_type_decides_what_is_near():
     one, other = values(), near(values(), 1e-2)
     for dtypes, wanted in ((("bfloat16", "bfloat16"), 1), (("float32", "bfloat16"), 1), (("float16", "float16"), 0)):
-        found = list(nearest([call("l", one, dtypes[0])], [call("r", other, dtypes[1])]))
+        found = list(group_by_elements([call("l", one, dtypes[0])], [call("r", other, dtypes[1])]))
         assert len(found) == wanted
 
 
 def test_two_that_are_as_near_are_left_alone():
     right = [call("r", near(values(), seed=1)), call("other", near(values(), seed=2))]
-    assert not list(nearest([call("l", values())], right))
-    assert not list(nearest(right, [call("l", values())]))
+    assert not list(group_by_elements([call("l", values())], right))
+    assert not list(group_by_elements(right, [call("l", values())]))
 
 
 def test_what_is_near_belongs_to_the_one_it_is_nearest_to():
     left = [call("l", values()), call("next", near(values(), 2e-2))]
-    assert names(nearest(left, [call("r", near(values()))])) == [(["l"], ["r"])]
+    assert names(group_by_elements(left, [call("r", near(values()))])) == [(["l"], ["r"])]
 
 
 def test_copies_go_together():
     left = [call("l", values(), digest="a"), call("copy", values(), digest="a", order=1)]
-    assert names(nearest(left, [call("r", near(values()))])) == [(["l", "copy"], ["r"])]
+    assert names(group_by_elements(left, [call("r", near(values()))])) == [(["l", "copy"], ["r"])]
 
 
 def test_others_and_zeros_are_not_near():
-    assert not list(nearest([call("l", values(0))], [call("r", values(1))]))
-    assert not list(nearest([call("l", np.zeros(SIZE))], [call("r", np.zeros(SIZE))]))
-    assert not list(nearest([], [call("r", values())]))
+    assert not list(group_by_elements([call("l", values(0))], [call("r", values(1))]))
+    assert not list(group_by_elements([call("l", np.zeros(SIZE))], [call("r", np.zeros(SIZE))]))
+    assert not list(group_by_elements([], [call("r", values())]))
 
 
 def test_statistics_are_asked_only_where_elements_were_not_kept():
     kept = [call("l", values())], [call("r", near(values()))]
-    assert not list(likeliest(*kept))
+    assert not list(group_by_likely_statistics(*kept))
     gone = [call("l", values(), keep="stats")], [call("r", near(values()))]
-    assert names(likeliest(*gone)) == [(["l"], ["r"])]
-    assert not list(nearest(*gone))
+    assert names(group_by_likely_statistics(*gone)) == [(["l"], ["r"])]
+    assert not list(group_by_elements(*gone))
     several = [*gone[1], call("other", near(values(), seed=2))]
-    assert not list(likeliest(gone[0], several))
+    assert not list(group_by_likely_statistics(gone[0], several))
 
 
 def test_damage_is_not_told_before_it_is_compared():
@@ -108,7 +108,7 @@ def test_damage_is_not_told_before_it_is_compared():
     one = call("l", values())
     tensor = one.outputs[0]
     broken = TensorRef(tensor.name, tensor.shape, tensor.dtype, LateData(damaged), None, tensor.site, tensor.trace)
-    assert not list(nearest([Call("l", 0, "Linear", 0, (broken,), True)], [call("r", near(values()))]))
+    assert not list(group_by_elements([Call("l", 0, "Linear", 0, (broken,), True)], [call("r", near(values()))]))
 
 
 def test_only_short_floats_are_short():

@@ -9,6 +9,7 @@ from torch import nn
 import nndiff
 from gradients import with_gradient
 from nndiff.recording.record import record
+from nndiff.result import Method
 
 
 class Shared(nn.Module):
@@ -82,8 +83,8 @@ def test_the_same_net_cut_otherwise_is_the_same(tmp_path, kinds):
     result = compared(tmp_path, *(made(kind) for kind in kinds), backward=True)
     assert result.verdict == "identical"
     assert not result.leftovers
-    rules = {pair.matched_by for pair in result.pairs}
-    assert rules - {"name"}  # some pairs were found by more than their names, and say so
+    methods = {pair.method for pair in result.pairs}
+    assert methods - {Method.NAME}  # some pairs were found by more than their names, and say so
     assert {pair.slot for pair in result.pairs} >= {"output", "grad_output", "param_grad", "model_input", "loss"}
 
 
@@ -104,7 +105,7 @@ def test_a_harmless_fusion_is_no_bug(tmp_path):
     result = compared(tmp_path, split, fused)
     assert result.exit_code == 0, result.worst()
     assert not result.leftovers
-    parts = {pair.name: pair.candidate_name for pair in result.pairs if pair.matched_by == "part of a fused layer"}
+    parts = {pair.name: pair.candidate_name for pair in result.pairs if pair.method is Method.PARTS}
     assert parts == {f"{name}:output": f"qkv:output.[{name}]" for name in "qkv"}
 
 
@@ -130,7 +131,8 @@ def test_outputs_in_another_container_still_belong_together(tmp_path):
     in_dict = made(lambda: Returns(lambda y: {"logits": y}))
     result = compared(tmp_path, plain, in_dict)
     assert result.exit_code == 0
-    assert "name, in another container" in {pair.matched_by for pair in result.pairs}
+    pairs = {pair.name: (pair.candidate_name, pair.method) for pair in result.pairs}
+    assert pairs["(model):output"] == ("(model):output.logits", Method.NAME)
 
 
 @pytest.mark.parametrize(
@@ -246,11 +248,10 @@ def test_leftovers_have_hints_only_where_they_help(tmp_path):
     wrapped = made(Shared)
     wrapped.b = nn.Sequential(nn.Identity(), wrapped.b)
     result = compared(tmp_path / "wrapped", made(Shared), wrapped, backward=True)
-    hints = {left.name: left.hint for left in result.leftovers}
-    assert hints["b.0:output"] == "the same values as 'relu:output', which is paired"
-    assert hints["b.0:grad_output"] == ""
+    same_as = {left.name: left.same_as for left in result.leftovers}
+    assert same_as["b.0:output"] == "relu:output"
     split = compared(tmp_path / "split", made(Split), made(Fused), backward=True)
-    assert not any("did you mean" in left.hint or "tied" in left.hint for left in split.leftovers)
+    assert not any(left.near or left.same_as for left in split.leftovers)
 
 
 def test_a_parameter_whose_name_is_nearly_another_has_a_hint(tmp_path):
@@ -262,5 +263,5 @@ def test_a_parameter_whose_name_is_nearly_another_has_a_hint(tmp_path):
     plain = other.forward
     other.forward = lambda x: plain(x) + 0 * other.weight.sum()
     result = compared(tmp_path, made(lambda: Two("first", "third_layers")), other, backward=True)
-    hints = {left.name: left.hint for left in result.leftovers}
-    assert hints["third_layers.weight:param_grad"] == "did you mean 'third_layer.weight:param_grad'?"
+    near = {left.name: left.near for left in result.leftovers}
+    assert near["third_layers.weight:param_grad"] == "third_layer.weight:param_grad"

@@ -9,6 +9,7 @@ from torch import nn
 import nndiff
 from nndiff.recording.record import record
 from nndiff.reports import ReportOptions, get_report
+from nndiff.result import Method
 
 INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 PLAIN = ("weight", "bias")
@@ -57,7 +58,7 @@ def compared(tmp_path, other, **options):
 
 
 def how(result):
-    return {pair.reference_name.partition(":")[0]: pair.matched_by for pair in result.pairs if "param" in pair.slot}
+    return {pair.reference_name.partition(":")[0]: pair.method for pair in result.pairs if pair.slot.is_parameter}
 
 
 WHAT = {"gradients": {"backward": True}, "parameters": {"params": True}, "both": {"backward": True, "params": True}}
@@ -69,16 +70,16 @@ def test_parameters_of_other_names_are_paired_inside_their_module(names, what, t
     result = compared(tmp_path, Net(names, root="positions"), **WHAT[what])
     assert result.verdict == "identical"
     assert not result.leftovers
-    assert how(result)["norm.weight"] == how(result)["pos"] == "its module, its name by content"
+    assert how(result)["norm.weight"] is how(result)["pos"] is Method.WEIGHTS
 
 
 def test_those_of_one_shape_that_differ_by_rounding_are_told_apart_by_their_statistics(tmp_path):
     result = compared(tmp_path, Net(("b", "a"), noise=1e-6), backward=True)
     assert result.verdict == "close"
     assert {how(result)[name] for name in ("norm.weight", "norm.bias")} <= {
-        "its module, its name by content",
-        "its module, its name by shape",
-        "its module, its name by shape and statistics",
+        Method.CONTENT,
+        Method.MODULE,
+        Method.STATISTICS,
     }
     pairs = {pair.reference_name: pair.candidate_name for pair in result.pairs}
     assert pairs["norm.weight:param_grad"] == "norm.b:param_grad"

@@ -8,7 +8,7 @@ from typing import Any
 
 from nndiff.tensors import Link, Phase, Shape, Site, Slot, Stats
 
-SLOTS = {
+SLOTS: dict[Slot, str] = {
     Slot.MODEL_INPUT: "an input of the model, always kept in full",
     Slot.INPUT: "an input of a module, taken before the module ran",
     Slot.OUTPUT: "an output of a module",

@@ -10,7 +10,7 @@ import pytest
 
 from nndiff.recording import open_recording
 from nndiff.recording.format.digests import PART
-from nndiff.recording.format.events import LINKS, SLOTS
+from nndiff.recording.format.events import LINKS, SLOTS, Content
 from nndiff.recording.format.layout import FORMAT, KEEP_LEVELS, VERSION
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text()
@@ -25,7 +25,7 @@ def test_its_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_it_names_what_there_is() -> None:
-    for word in (*SLOTS, *LINKS, *KEEP_LEVELS, FORMAT):
+    for word in (*SLOTS, *LINKS, *KEEP_LEVELS, *(content.value for content in Content), FORMAT):
         assert f"`{word}`" in PAGE or f'"{word}"' in PAGE, word
     assert f"version {VERSION}" in PAGE.splitlines()[0]
     assert f"{PART:,}" in PAGE

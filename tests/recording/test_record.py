@@ -18,6 +18,7 @@ from nndiff.errors import ModelError, SourceError, UsageError
 from nndiff.models.inputs import load_inputs
 from nndiff.recording import open_recording
 from nndiff.recording.environment.dropout import active_dropout, dropout_off
+from nndiff.recording.format import shard_store
 from nndiff.recording.record import record
 from recording.runs import check_recording, names, numbers
 
@@ -172,7 +173,8 @@ def test_dropout_off_and_its_warning(tmp_path: Path) -> None:
     assert len(active_dropout(model)) == 4
 
 
-def test_one_seed_one_recording(tmp_path: Path) -> None:
+def test_one_seed_one_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_store, "SHORTEST_WAIT", 3600.0)  # however slow the machine is just now
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         record(Net().train(), lambda: torch.randn(2, 6, 4), path=tmp_path / name, seed=seed, backward=True)
     events = [(tmp_path / name / "events.jsonl").read_text() for name in "abc"]
@@ -339,3 +341,31 @@ def test_parameters_that_come_to_be_in_the_run(make: Any, tmp_path: Path) -> Non
     assert [each.grad for each in model.parameters()] == [None, None]
     again = record(model, X, path=tmp_path / "b.nnrec", backward=True, params=True)
     assert nndiff.compare(found.path, again.path).verdict == "identical"
+
+
+def test_progress_counts_calls_forward_and_backward(tmp_path: Path) -> None:
+    """One model call, three blocks of six modules and the head; backward each of these outputs gets a gradient."""
+    seen: list[tuple[int, int | None]] = []
+
+    def progress(calls_done: int, calls_total: int | None) -> None:
+        seen.append((calls_done, calls_total))
+
+    found = record(Net().eval(), X, path=tmp_path / "a.nnrec", progress=progress)
+    assert len(found.calls) == 23
+    assert seen == [(number, None) for number in range(1, 24)]
+    seen.clear()
+    found = record(Net().eval(), X, path=tmp_path / "b.nnrec", backward=True, repeat=2, progress=progress)
+    gradients = [event for event in found.tensors if event.site.slot == "grad_output"]
+    assert seen == [(number, None) for number in range(1, 2 * (23 + len(gradients)) + 1)]
+
+
+def test_progress_may_stop_the_run(tmp_path: Path) -> None:
+    def stop(calls_done: int, calls_total: int | None) -> None:
+        if calls_done == 3:
+            raise KeyboardInterrupt
+
+    model = Net()
+    with pytest.raises(KeyboardInterrupt):
+        record(model, X, path=tmp_path / "a.nnrec", progress=stop)
+    assert len(open_recording(tmp_path / "a.nnrec").calls) == 3
+    assert not any(module._forward_hooks for module in model.modules())

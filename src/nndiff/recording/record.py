@@ -208,12 +208,12 @@ def _add_findings(
             "off) or in eval mode"
         )
     elif facts.meta["draws"]:
-        known, cause = "no dropout module is active", "functional dropout, noise, random masks"
+        reason = "no dropout module is active (functional dropout, noise, random masks)"
         if settings.dropout == "off":
-            known, cause = "dropout is off", "noise, random masks, dropout in TorchScript or of the model's own making"
+            reason = "dropout is off (noise, random masks, dropout in TorchScript or of the model's own making)"
         warnings.append(
-            f"the forward pass draws random numbers though {known} ({cause}): another implementation may draw them in "
-            "another order"
+            f"the forward pass draws random numbers though {reason}: another implementation may draw them in another "
+            "order"
         )
     generators = state.generators.list_used()
     if generators:

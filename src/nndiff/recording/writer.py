@@ -121,7 +121,7 @@ class Writer:
             self._call_counts[counter] = call + 1
         orders = []
         for step, leaf in flatten(value, is_array_or_numbers):
-            leaf_path = ".".join(part for part in (path, step) if part)
+            leaf_path = f"{path}.{step}" if path and step else path or step
             site = Site(module, Slot(slot), call, leaf_path, tensor, cls)
             if is_array_or_numbers(leaf):
                 raw = raw_array(leaf, dtype) if is_array(leaf) else raw_numbers(site.name, leaf, dtype)

@@ -14,6 +14,7 @@ from nndiff.names import matches_any, selected
 from nndiff.recording.environment.modes import is_training
 from nndiff.recording.format.keep_levels import Keep
 from nndiff.tensors import MODEL
+from nndiff.text import first_few
 
 # nn.TransformerEncoderLayer leaves its fused path if it or its children have hooks: a global hook hears such layers
 # without disturbing them.
@@ -114,8 +115,7 @@ def make_plan(model: torch.nn.Module, selection: Selection, backward: bool) -> P
     for text, names in names_by_note.items():
         note = f"{names[0]} {text}"
         if len(names) > 1:
-            rest = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            note += f" (also {', '.join(names[1:4])}{rest})"
+            note += f" (also {first_few(names[1:])})"
         plan.notes.append(note)
     plan.notes += _check_selection(model, selection, reachable, plan.names)
     return plan

@@ -135,9 +135,9 @@ def _record_weight_norm(recorder: Recorder, model: torch.nn.Module) -> None:
     names_by_weight: dict[tuple[str, str], dict[str, str]] = {}
     for name in parameters:
         module, _, tensor = name.rpartition(".")
-        made = made_of(module, tensor)
-        if made:
-            names_by_weight.setdefault((made.module, made.weight), {})[made.role] = name
+        role = made_of(module, tensor)
+        if role:
+            names_by_weight.setdefault((role.module, role.weight), {})[role.role] = name
     for names_by_role in names_by_weight.values():
         if names_by_role.keys() != {"g", "v"}:
             continue

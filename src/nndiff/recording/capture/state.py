@@ -51,10 +51,10 @@ class State:
 
     def _list_new_parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters that a run created: of lazy modules, or made in a forward pass."""
-        known = {id(parameter) for parameter in self._parameters.values()}
+        old_ids = {id(parameter) for parameter in self._parameters.values()}
         new_parameters = []
         for parameter in self._model.parameters():
-            if id(parameter) not in known and not is_lazy(parameter):
+            if id(parameter) not in old_ids and not is_lazy(parameter):
                 new_parameters.append(parameter)
         return new_parameters
 

@@ -193,16 +193,16 @@ def _sum_squares(numbers: NDArray[np.float64]) -> float:
 def _merge_moments(count: int, parts: Sequence[_Moments]) -> Stats:
     finite, nonfinite, mean, centred, squares = 0, 0, 0.0, 0.0, 0.0
     low, high = math.inf, -math.inf
-    for part in parts:
-        nonfinite += part.nonfinite
-        if part.count == 0:
+    for moments in parts:
+        nonfinite += moments.nonfinite
+        if moments.count == 0:
             continue
-        total = finite + part.count
-        shift = part.mean - mean
-        centred += part.centred_squares + shift * (finite * part.count / total) * shift  # shift**2 may overflow
-        mean += shift * (part.count / total)
-        squares += part.squares
-        low, high, finite = min(low, part.low), max(high, part.high), total
+        total = finite + moments.count
+        shift = moments.mean - mean
+        centred += moments.centred_squares + shift * (finite * moments.count / total) * shift  # shift**2 may overflow
+        mean += shift * (moments.count / total)
+        squares += moments.squares
+        low, high, finite = min(low, moments.low), max(high, moments.high), total
     if finite == 0:
         return Stats(count, nonfinite, _NAN, _NAN, _NAN, _NAN, _NAN, 0.0)
     std = math.sqrt(max(centred, 0.0) / finite)

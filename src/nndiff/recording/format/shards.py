@@ -126,15 +126,15 @@ def append_atomically(path: Path, data: bytes | bytearray) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a small file and sync it; where that fails the file is as it was."""
-    part = path.with_name(path.name + PART_SUFFIX)
+    part_path = path.with_name(path.name + PART_SUFFIX)
     try:
-        with open(part, "w", encoding="utf-8") as file:
+        with open(part_path, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        os.replace(part_path, path)
     except OSError:
-        part.unlink(missing_ok=True)
+        part_path.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

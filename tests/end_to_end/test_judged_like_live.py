@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from nndiff.judging import UNDECIDED, WITHOUT_EFFECT
 from test_idle_gradients import Dropping
 from test_rewrites import INPUT, REWRITES, Masked
 from torch import nn
@@ -14,7 +15,6 @@ import nndiff
 from nndiff import result_json
 from nndiff.__main__ import main
 from nndiff.judge import UNPROVEN
-from nndiff.judging import UNDECIDED, WITHOUT_EFFECT
 from nndiff.tolerance import Tolerance, rounded_up
 
 TOLERANCES = [10.0**power for power in range(-8, 0)]

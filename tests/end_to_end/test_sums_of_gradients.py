@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
+from nndiff.sums_of_gradients import NOTE
 from torch import nn
 
 import nndiff
 from gradients import with_gradient
-from nndiff.sums_of_gradients import NOTE
 
 
 class Residual(nn.Module):

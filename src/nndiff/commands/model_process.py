@@ -20,7 +20,7 @@ import nndiff
 from nndiff.commands.progress import ProgressBar
 from nndiff.commands.trouble import Hint, Trouble, wants_traceback
 from nndiff.errors import ModelError, UsageError, UserCodeError
-from nndiff.recording.folder import BEFORE, FINISHED, put_aside
+from nndiff.recording.format.folder import BEFORE, FINISHED, put_aside
 from nndiff.sources import Source, open_source
 
 _SECONDS_BETWEEN_UPDATES = 0.1

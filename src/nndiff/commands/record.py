@@ -141,7 +141,7 @@ def record_model(args: argparse.Namespace, progress: Callable[[int, int | None],
 
 def _summarize(spec: ModelSpec, recording: Recording) -> list[str]:
     """Return the lines that are printed about a new recording."""
-    from nndiff.recording.folder import put_aside
+    from nndiff.recording.format.folder import put_aside
     from nndiff.reports.figures import format_size
     from nndiff.reports.wording import with_checkpoint
 

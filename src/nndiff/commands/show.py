@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open_recording(path: str) -> Recording | None:
-    from nndiff.recording.folder import is_recording
+    from nndiff.recording.format.folder import is_recording
     from nndiff.recording.reader import open_recording
 
     return open_recording(path) if is_recording(Path(path)) else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nndiff.recording import Recording
-from nndiff.recording.events import SLOTS
+from nndiff.recording.format.events import SLOTS
 from nndiff.reports.figures import format_size
 from nndiff.tensors import Slot
 from nndiff.text import counted, plural, printable

@@ -32,7 +32,7 @@ def is_recorded_run(path: str) -> bool:
     """Return True if a path is a recording, or a folder of outputs that an older script saved."""
     if not os.path.isdir(path):
         return False
-    from nndiff.recording.folder import is_recording
+    from nndiff.recording.format.folder import is_recording
     from nndiff.sources.saved_outputs import is_saved_outputs
 
     return is_recording(Path(path)) or is_saved_outputs(path)

@@ -17,7 +17,7 @@ from importlib import import_module
 from nndiff.commands import build_parser, main
 
 # what most runs need; it only saves time, so a name that is gone does no harm
-WARM = ("nndiff.comparing", "nndiff.reports.terminal", "nndiff.sources.distributed", "nndiff.sources.nemo")
+WARM = ("nndiff.comparison", "nndiff.reports.terminal", "nndiff.sources.distributed", "nndiff.sources.nemo")
 
 SECONDS = 60  # a run that takes longer is killed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nndiff.comparing import compare_sources
+from nndiff.comparison import compare_sources
 
 from helpers import nndiff
 from nndiff.errors import DamagedError

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nndiff.recorded import GRADIENTS
 from nndiff.sources import open_source
 
 DEFAULT_SEED = 42
@@ -50,7 +49,7 @@ def read_run_settings(path: str) -> RunSettings:
     else:
         open_recording(path).inputs()  # raises before anything runs
     # not the recorded flag: a backward pass that was cut off may have left none
-    has_gradients = any(tensor.site.slot in GRADIENTS for tensor in source.tensors.values())
+    has_gradients = any(tensor.site.slot.is_gradient for tensor in source.tensors.values())
     mode, seed = source.meta.get("mode"), source.meta.get("seed")
     return RunSettings(
         inputs=inputs,

@@ -18,7 +18,7 @@ FLOORS = (
     "align relations models",
     "plan judge rejudge",
     "diagnosis findings",
-    "comparison",
+    "comparison batches",
     "reports",
     "api",
     "commands demo",

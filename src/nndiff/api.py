@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nndiff import result_json
+from nndiff.batches import merge_batches
 from nndiff.comparison import compare_sources
 from nndiff.errors import UsageError
 from nndiff.reports import ReportOptions, get_report, write_report
@@ -149,11 +150,17 @@ def compare(
                 "compare(recording, module)"
             )
         return compare_sources(reference, *candidates, **options)
-    with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
-        sides = []
-        for number, side in enumerate((reference, *candidates)):
-            sides.append(_record_side(side, inputs, Path(folder) / str(number), running))
-        return _label_models(compare_sources(*sides, **options), (reference, *candidates))
+    models = (reference, *candidates)
+    results = []
+    for batch in inputs if isinstance(inputs, list) else [inputs]:
+        with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
+            sides = []
+            for number, side in enumerate(models):
+                sides.append(_record_side(side, batch, Path(folder) / str(number), running))
+            results.append(_label_models(compare_sources(*sides, **options), models))
+    if not results:
+        raise UsageError("inputs is an empty list: give at least one batch")
+    return results[0] if len(results) == 1 else merge_batches(results)
 
 
 def _label_models(comparison: Comparison, sides: tuple[Any, ...]) -> Comparison:

@@ -27,6 +27,23 @@ def leaf_and_shapes(call: Call) -> Hashable:
     return call.leaf, call.shapes
 
 
+def pair_by_structure(pairs: CallPairs) -> None:
+    """Pair free calls that hold weights where they are alike throughout: certain, as no other pairing is possible.
+
+    Between calls that are paired already, both sides must have the same sequence of classes, numbers of weights and
+    shapes, with none left over. Renaming the modules of a model never changes that.
+    """
+    for reference_free, candidate_free in list(_free_stretches(pairs)):
+        holders = [call for call in reference_free if call.outputs[0].trace.weights]
+        partners = [call for call in candidate_free if call.outputs[0].trace.weights]
+        if [_describe_structure(call) for call in holders] == [_describe_structure(call) for call in partners]:
+            pairs.pair_all(zip(holders, partners, strict=True), Method.STRUCTURE, certain=True)
+
+
+def _describe_structure(call: Call) -> Hashable:
+    return call.cls, call.shapes, call.number, len(call.outputs[0].trace.weights)
+
+
 def pair_in_order(pairs: CallPairs, key: Callable[[Call], Hashable]) -> None:
     """Pair free calls of equal key, in order, between those that are paired already."""
     for reference_free, candidate_free in list(_free_stretches(pairs)):

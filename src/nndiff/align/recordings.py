@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from nndiff.align.alignment import Alignment, Draft, HeldWeights, Tensors
-from nndiff.align.by_call import class_and_shapes, leaf_and_shapes, pair_around_paired, pair_in_order
+from nndiff.align.by_call import (
+    class_and_shapes,
+    leaf_and_shapes,
+    pair_around_paired,
+    pair_by_structure,
+    pair_in_order,
+)
 from nndiff.align.by_content import pair_by_content, pair_model_inputs
 from nndiff.align.by_name import Spelling, pair_by_name
 from nndiff.align.by_rule import Rename, pair_by_map
@@ -67,6 +73,9 @@ def align_recordings(
     pair_by_weights(pairs, by_weights.modules)
     pair_by_content(pairs)
     pair_same_tensors(draft, same_tensors(by_weights.modules, reference_weights, candidate_weights))
+
+    # certain: layers with weights that can be paired in one way only
+    pair_by_structure(pairs)
 
     # guessed: values that are near, one layer for several, and the order of calls
     pair_by_statistics(pairs)

@@ -10,6 +10,7 @@ from typing import Any
 
 from nndiff.names import natural_key
 from nndiff.reports.figures import (
+    NOTHING,
     format_mismatched,
     format_name,
     format_number,
@@ -376,10 +377,9 @@ _LEFTOVER_TITLES = {
 def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
     """Return the title of a list of leftovers, saying why those are alone that are no difference."""
     counts = Counter(leftover.reason for leftover in leftovers)
-    parts = [f"{len(leftovers):,}"]
-    for reason, text in _LEFTOVER_TITLES.items():
-        if counts[reason]:
-            parts.append(f"{counts[reason]:,} {text}")
+    parts = [f"{counts[reason]:,} {text}" for reason, text in _LEFTOVER_TITLES.items() if counts[reason]]
+    if len(leftovers) not in (counts[reason] for reason in _LEFTOVER_TITLES):
+        parts.insert(0, f"{len(leftovers):,}")
     return f"only in the {side} ({'; '.join(parts)})"
 
 
@@ -501,7 +501,7 @@ def tally_verdicts(totals: Totals) -> str:
 
 def format_match_rate(totals: Totals) -> str:
     """Return the share that is the same, of all pairs and of what has no partner."""
-    return format_percent(totals.matched, totals.comparable)
+    return format_percent(totals.matched, totals.comparable) if totals.comparable else NOTHING
 
 
 def describe_tolerance(comparison: Comparison) -> str:

@@ -53,18 +53,19 @@ SIGNS = {
 }
 OUTCOME_SIGNS = {Outcome.IDENTICAL: "✓", Outcome.CLOSE: "≈", Outcome.DIFFERENT: "✗", Outcome.NOTHING: "?"}
 GUESS_SIGN = "?"
-METHODS = {
-    Method.NAME: "name",
-    Method.PREFIX: "prefix",
-    Method.RENAME: "--rename",
-    Method.MAP: "--map",
-    Method.ONLY: "the only array",
-    Method.CONTENT: "equal content",
-    Method.WEIGHTS: "equal weights",
-    Method.MODULE: "their modules",
-    Method.PARTS: "parts of a fused layer",
-    Method.STATISTICS: "similar statistics",
-    Method.CALL: "call order",
+_METHODS = {
+    "name": "name",
+    "prefix": "prefix",
+    "rename": "--rename",
+    "map": "--map",
+    "only": "the only array",
+    "content": "equal content",
+    "weights": "equal weights",
+    "module": "their modules",
+    "structure": "equal structure",
+    "parts": "parts of a fused layer",
+    "statistics": "similar statistics",
+    "call": "call order",
 }
 GUESS_NOTE = "values differ, so probably not the same layer"
 _REASONS = {
@@ -238,13 +239,18 @@ def describe_verdict(pair: Pair) -> str:
     return f"{sign_of(pair)} {'guessed' if is_guess(pair) and not pair.verdict.passed else pair.verdict.value}"
 
 
+def name_method(method: Method) -> str:
+    """Return what two tensors were paired by, as people say it."""
+    return _METHODS[method.value]
+
+
 def describe_pairing(pair: Pair, reference: str = "", candidate: str = "") -> str:
     """Return how a pair was found, if not simply by its name."""
     if pair.method is Method.NAME and pair.certain:
         return ""
     reference, candidate = reference or pair.reference_name, candidate or pair.candidate_name
     other = f": {printable(candidate)}" if candidate != reference else ""
-    return ("" if pair.certain else "guessed by ") + METHODS[pair.method] + other
+    return ("" if pair.certain else "guessed by ") + name_method(pair.method) + other
 
 
 def describe_row_pairing(row: Row) -> str:
@@ -267,7 +273,7 @@ def describe_guess(pair: Pair) -> str:
     """Return why a guessed pair that differs is evidence only."""
     if not is_guess(pair) or pair.verdict.passed:
         return ""
-    return f"paired only by {METHODS[pair.method]}; {GUESS_NOTE}"
+    return f"paired only by {name_method(pair.method)}; {GUESS_NOTE}"
 
 
 def describe_guesses(view: RecordingView) -> str:

@@ -25,6 +25,7 @@ from nndiff.result import (
     Related,
     Side,
 )
+from nndiff.tensors import Slot
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
@@ -178,7 +179,7 @@ def judged(result: Comparison) -> Comparison:
         label = candidate.label
         everything = result.rules.judge is Judge.ALL
         counting = [each for each in result.pairs_of(label) if each.decides and (everything or each.is_outside)]
-        inside = [each for each in counting if each.is_inside]
+        inside = [each for each in counting if each.is_inside and each.slot is Slot.OUTPUT]
         alone = any(counts_alone(each, result) for each in result.leftovers_of(label))
         outcome = judge(counting)
         if outcome is not Outcome.NOTHING and (alone or result.cut_off_sides(label) or result.unread_outputs(label)):

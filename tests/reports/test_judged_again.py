@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from report_builders import comparison, pair
 
 from nndiff.dtypes import from_numpy
-from nndiff.judge import judge, rejudge
 from nndiff.metrics import ENVELOPE_RTOLS
 from nndiff.result import Comparison, NoteSlug, Pair
 from nndiff.stats import Job, get_engine
 from nndiff.tensors import MemoryData, TensorRef
-from nndiff.tolerance import AUTO, Tolerance, rounded_up
+from nndiff.tolerance import AUTO, Tolerance, round_up
 from nndiff.verdict import Verdict
 
 Array = NDArray[np.generic]
@@ -26,10 +25,10 @@ Array = NDArray[np.generic]
 def measured(ref: Array, cand: Array, tolerance: Tolerance) -> Comparison:
     """Return the comparison of two arrays, measured at this tolerance."""
     first, second = tensor(ref), tensor(cand)
-    atol, rtol = tolerance.for_pair(first.dtype, second.dtype)
+    atol, rtol = tolerance.for_pair(("a",), first.dtype, second.dtype)
     (numbers,) = get_engine().measure([Job(first, second, atol, rtol)])
     names = (first.dtype.name, second.dtype.name)
-    verdict = judge(numbers, names[0] == names[1])
+    verdict = numbers.judge(names[0] == names[1])
     made = pair("a", verdict, metrics=numbers, atol=atol, rtol=rtol, dtype=names, shape=(ref.shape, cand.shape))
     return comparison(made, tolerance=tolerance)
 
@@ -105,7 +104,7 @@ def test_the_tolerance_printed_passes_measured_and_judged_again(seed: int, kind:
     if needed is None:
         assert result.pairs[0].verdict is Verdict.NOT_FINITE
         return
-    printed = float(rounded_up(needed))
+    printed = float(round_up(needed))
     then = Tolerance(printed, printed, "given")
     assert result.judged_at(then).exit_code == 0
     assert measured(*arrays(seed, kind), then).exit_code == 0
@@ -128,23 +127,23 @@ def test_what_a_gradient_needs_on_its_own_scale_passes_and_is_not_much_too_much(
     least = float(np.max(np.abs(other - wide) / (scale + np.abs(wide))))
     assert least * (1 - 1e-9) <= found
     assert found <= 2 * least or scale < largest
-    printed = float(rounded_up(found))
-    assert rejudge(made.metrics, True, printed * scale, printed)[0].passed
+    printed = float(round_up(found))
+    assert made.metrics.judge_at(True, printed * scale, printed)[0].passed
     assert measured(ref, cand, Tolerance(printed * scale, printed, "given")).exit_code == 0
     below = found * (1 - 1e-6)
-    assert not rejudge(made.metrics, True, below * scale, below)[0].passed
+    assert not made.metrics.judge_at(True, below * scale, below)[0].passed
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (1.0, "1.00e+00"), (1.2345e-7, "1.24e-07"), (9.999e-5, "1.00e-04")]
 )
-def test_rounded_up(value: float, text: str) -> None:
-    assert rounded_up(value) == text
+def test_round_up(value: float, text: str) -> None:
+    assert round_up(value) == text
 
 
 @given(st.floats(1e-300, 1e300))
 def test_rounded_up_is_never_less(value: float) -> None:
-    assert value <= float(rounded_up(value)) <= value * 1.011
+    assert value <= float(round_up(value)) <= value * 1.011
 
 
 def test_a_doubt_is_gone_once_it_is_decided() -> None:

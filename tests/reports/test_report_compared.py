@@ -36,7 +36,7 @@ def test_two_written_recordings(tmp_path: Path) -> None:
     record(tmp_path / "a.nnrec", 0.0)
     record(tmp_path / "b.nnrec", 0.25)
     text = render_text(compare(tmp_path / "a.nnrec", tmp_path / "b.nnrec"))
-    assert text.startswith("✗ different: the output differs; 2 of 3 layers differ inside (exit 1)\n")
+    assert text.startswith("✗ different: the output differs; 2 of 3 layers differ inside; first divergence at layers.1")
     assert "▶ first at layers.1:output  Tanh, max abs 2.500e-01" in text
     assert "forward    1 of 3 layers matches, 33.33%" in text
     assert "backward   0 of 3 layers match, 0.00%" in text

@@ -147,6 +147,8 @@ def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
         parts += _say_other_slots(view)
     parts += _say_without_partner(comparison, view)
     parts += _say_incomplete(comparison)
+    if view.first is not None and view.first.reason is not PartingReason.EXTRA_OUTPUT:
+        parts.append(f"first divergence at {format_name(view.first.name)}")
     if comparison.rules.judge is Judge.OUTPUTS and differing and comparison.exit_code == 0:
         parts.append("only outputs are judged")
     return "; ".join(parts)

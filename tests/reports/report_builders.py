@@ -25,8 +25,9 @@ from nndiff.result import (
     Related,
     Side,
 )
+from nndiff.tensors import Slot
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import Outcome, RelationKind, Verdict
+from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
 HOSTILE = {
     "escape": "evil\x1b[31mred\x1b]0;title\x07",
@@ -176,9 +177,10 @@ def judged(result: Comparison) -> Comparison:
     judgements = {}
     for candidate in result.candidates:
         label = candidate.label
-        counting = [each for each in result.pairs_of(label) if result.counts(each)]
-        inside = [each for each in counting if each.is_inside]
-        alone = any(result.counts_alone(each) for each in result.leftovers_of(label))
+        everything = result.rules.judge is Judge.ALL
+        counting = [each for each in result.pairs_of(label) if each.decides and (everything or each.is_outside)]
+        inside = [each for each in counting if each.is_inside and each.slot is Slot.OUTPUT]
+        alone = any(counts_alone(each, result) for each in result.leftovers_of(label))
         outcome = judge(counting)
         if outcome is not Outcome.NOTHING and (alone or result.cut_off_sides(label) or result.unread_outputs(label)):
             outcome = Outcome.DIFFERENT
@@ -189,6 +191,15 @@ def judged(result: Comparison) -> Comparison:
             sum(not each.verdict.passed for each in inside),
         )
     return replace(result, judgements=judgements)
+
+
+def counts_alone(item: Leftover, result: Comparison) -> bool:
+    """Return True if having no partner is a difference."""
+    everything = result.rules.judge is Judge.ALL
+    if item.reason is LeftoverReason.EXTRA_OUTPUT:
+        return everything and EXTRA_OUTPUTS not in result.rules.accept
+    inside = item.site is not None and bool(item.site.module)
+    return item.counts and (everything or not inside)
 
 
 def judge(pairs: list[Pair]) -> Outcome:

@@ -373,6 +373,11 @@ def test_every_reason_for_a_first_divergence_has_its_words(reason: PartingReason
     assert all(divergence.why for divergence in divergences)
 
 
+@pytest.mark.parametrize("method", Method)
+def test_every_method_has_its_words(method: Method) -> None:
+    assert wording.name_method(method)
+
+
 def test_what_is_said_of_the_weights_at_the_first_divergence() -> None:
     weights = WeightsAtSite(4, ("weight", "bias"), ("extra",))
     (divergence,) = wording.describe_divergences(

@@ -154,7 +154,7 @@ def _list_details(pair: Pair) -> list[str]:
         name = printable((pair.reference_name, pair.candidate_name)[position])
         lines.append(f"{side}: {name} {format_shape(pair.shape[position])} {printable(pair.dtype[position])}")
     guessed = "" if pair.certain else " (guessed)"
-    lines.append(f"matched by: {wording.METHODS[pair.method]}{guessed}")
+    lines.append(f"matched by: {wording.name_method(pair.method)}{guessed}")
     if pair.metrics:
         for name in ("max_abs", "max_abs_index", "max_rel", "rmse"):
             value = getattr(pair.metrics, name)

@@ -121,10 +121,10 @@ def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[s
 
 
 def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    for finding in comparison.findings:
-        yield _format_finding(finding, len(comparison.candidates) > 1)
-    for sentence in wording.list_extra_outputs(comparison):
-        yield f"- **extra outputs**: {escape_text(sentence)}"
+    lines = [_format_finding(finding, len(comparison.candidates) > 1) for finding in comparison.findings]
+    lines += [f"- **extra outputs**: {escape_text(sentence)}" for sentence in wording.list_extra_outputs(comparison)]
+    if lines:
+        yield from ("**Findings**", "", *lines)
 
 
 def _format_finding(finding: Finding, many: bool) -> str:
@@ -146,17 +146,18 @@ def _format_finding(finding: Finding, many: bool) -> str:
 
 
 def _show_facts(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    yield from ("**Compared**", "")  # a title, lest the list runs into that of the findings
     yield _format_side(comparison, "reference", comparison.reference)
     if len(comparison.candidates) == 1:
         yield _format_side(comparison, "candidate", comparison.candidates[0])
-    yield f"- tolerance: {format_code(wording.describe_tolerance(comparison))}"
+    yield f"- tolerance: <code>{escape_text(wording.describe_tolerance(comparison))}</code>"
     rules = wording.describe_rules(comparison)
     if rules:
         yield f"- rules: {format_code(rules)}"
     if comparison.pairs:
         yield f"- {wording.tally_verdicts(comparison.totals)}"
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield f"- passes at: {format_code(summary.describe_passing(comparison))}"
+        yield f"- passes at: {escape_text(summary.describe_passing(comparison))}"
     for note in summary.list_notes(comparison):
         yield f"- note: {escape_text(cut_middle(note))}"
 

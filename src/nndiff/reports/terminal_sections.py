@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -287,7 +288,7 @@ def _show_leftovers(comparison: Comparison, options: ReportOptions, width: int) 
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if leftovers:
-            yield Text(f"  {wording.title_leftovers(leftovers, side)}", "bold")
+            yield Padding(Text(wording.title_leftovers(leftovers, side), "bold"), (0, 0, 0, 2))
             yield from _list_leftovers(leftovers, options, width, many=len(comparison.candidates) > 1)
 
 
@@ -342,7 +343,7 @@ def _show_groups(comparison: Comparison, options: ReportOptions, width: int) -> 
                 Cell(f"{totals.pairs:,}"),
                 Cell(f"{totals.matched:,}"),
                 Cell(f"{alone:,}" if alone else ""),
-                Cell(wording.format_match_rate(totals) if totals.comparable else "–", "green" if same else "red"),
+                Cell(wording.format_match_rate(totals), "green" if same else "red"),
             ]
         )
     yield from format_table(columns, rows, width)

@@ -10,6 +10,7 @@ from typing import Any
 
 from nndiff.names import natural_key
 from nndiff.reports.figures import (
+    NOTHING,
     format_mismatched,
     format_name,
     format_number,
@@ -52,18 +53,19 @@ SIGNS = {
 }
 OUTCOME_SIGNS = {Outcome.IDENTICAL: "✓", Outcome.CLOSE: "≈", Outcome.DIFFERENT: "✗", Outcome.NOTHING: "?"}
 GUESS_SIGN = "?"
-METHODS = {
-    Method.NAME: "name",
-    Method.PREFIX: "prefix",
-    Method.RENAME: "--rename",
-    Method.MAP: "--map",
-    Method.ONLY: "the only array",
-    Method.CONTENT: "equal content",
-    Method.WEIGHTS: "equal weights",
-    Method.MODULE: "their modules",
-    Method.PARTS: "parts of a fused layer",
-    Method.STATISTICS: "similar statistics",
-    Method.CALL: "call order",
+_METHODS = {
+    "name": "name",
+    "prefix": "prefix",
+    "rename": "--rename",
+    "map": "--map",
+    "only": "the only array",
+    "content": "equal content",
+    "weights": "equal weights",
+    "module": "their modules",
+    "structure": "equal structure",
+    "parts": "parts of a fused layer",
+    "statistics": "similar statistics",
+    "call": "call order",
 }
 GUESS_NOTE = "values differ, so probably not the same layer"
 _REASONS = {
@@ -237,13 +239,18 @@ def describe_verdict(pair: Pair) -> str:
     return f"{sign_of(pair)} {'guessed' if is_guess(pair) and not pair.verdict.passed else pair.verdict.value}"
 
 
+def name_method(method: Method) -> str:
+    """Return what two tensors were paired by, as people say it."""
+    return _METHODS[method.value]
+
+
 def describe_pairing(pair: Pair, reference: str = "", candidate: str = "") -> str:
     """Return how a pair was found, if not simply by its name."""
     if pair.method is Method.NAME and pair.certain:
         return ""
     reference, candidate = reference or pair.reference_name, candidate or pair.candidate_name
     other = f": {printable(candidate)}" if candidate != reference else ""
-    return ("" if pair.certain else "guessed by ") + METHODS[pair.method] + other
+    return ("" if pair.certain else "guessed by ") + name_method(pair.method) + other
 
 
 def describe_row_pairing(row: Row) -> str:
@@ -266,7 +273,7 @@ def describe_guess(pair: Pair) -> str:
     """Return why a guessed pair that differs is evidence only."""
     if not is_guess(pair) or pair.verdict.passed:
         return ""
-    return f"paired only by {METHODS[pair.method]}; {GUESS_NOTE}"
+    return f"paired only by {name_method(pair.method)}; {GUESS_NOTE}"
 
 
 def describe_guesses(view: RecordingView) -> str:
@@ -376,10 +383,9 @@ _LEFTOVER_TITLES = {
 def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
     """Return the title of a list of leftovers, saying why those are alone that are no difference."""
     counts = Counter(leftover.reason for leftover in leftovers)
-    parts = [f"{len(leftovers):,}"]
-    for reason, text in _LEFTOVER_TITLES.items():
-        if counts[reason]:
-            parts.append(f"{counts[reason]:,} {text}")
+    parts = [f"{counts[reason]:,} {text}" for reason, text in _LEFTOVER_TITLES.items() if counts[reason]]
+    if len(leftovers) not in (counts[reason] for reason in _LEFTOVER_TITLES):
+        parts.insert(0, f"{len(leftovers):,}")
     return f"only in the {side} ({'; '.join(parts)})"
 
 
@@ -501,7 +507,7 @@ def tally_verdicts(totals: Totals) -> str:
 
 def format_match_rate(totals: Totals) -> str:
     """Return the share that is the same, of all pairs and of what has no partner."""
-    return format_percent(totals.matched, totals.comparable)
+    return format_percent(totals.matched, totals.comparable) if totals.comparable else NOTHING
 
 
 def describe_tolerance(comparison: Comparison) -> str:

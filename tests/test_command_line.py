@@ -98,6 +98,7 @@ def test_the_help_shows_how_models_are_run_and_recorded():
         (["ref.nnrec", "port.py"], "diff ref.nnrec port.py"),
         (["ours.py", "theirs.py:net"], "run ours.py theirs.py:net"),
         (["hf:bert", "theirs.py"], "run hf:bert theirs.py"),
+        (["run.py", "port.py"], "run run.py port.py"),
     ],
 )
 def test_two_paths_without_a_command_are_asked_about(words, meant, files):
@@ -109,7 +110,7 @@ def test_two_paths_without_a_command_are_asked_about(words, meant, files):
     assert done.stderr == f"nndiff: unknown command {first!r} {question}; see `nndiff --help`\n"
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["nonsense", "absent.pt"]])
+@pytest.mark.parametrize("words", [["nonsense"], ["nonsense", "absent.pt"], ["nonsense", "more"]])
 def test_what_is_neither_a_command_nor_paths_is_only_unknown(words):
     assert nndiff(*words).stderr == "nndiff: unknown command 'nonsense'; see `nndiff --help`\n"
 

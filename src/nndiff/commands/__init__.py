@@ -94,18 +94,12 @@ def _suggest_name(word: str, names: Iterable[str]) -> str:
 
 def _suggest_command(words: Sequence[str]) -> str:
     """Return ` (did you mean ...?)` for words whose first is no command: another command, or one for these paths."""
-    suggestion = _suggest_name(words[0], COMMANDS)
-    if suggestion or len(words) < 2:
-        return suggestion
     from nndiff.models.kinds import looks_like_model, looks_like_path
 
-    first, second = words[:2]
-    command = ""
-    if looks_like_model(first) and looks_like_model(second):
-        command = "run"
-    elif looks_like_path(first) and looks_like_path(second):
-        command = "diff"
-    return f" (did you mean `nndiff {command} {first} {second}`?)" if command else ""
+    if len(words) < 2 or not (looks_like_path(words[0]) and looks_like_path(words[1])):
+        return _suggest_name(words[0], COMMANDS)
+    are_models = looks_like_model(words[0]) and looks_like_model(words[1])
+    return f" (did you mean `nndiff {'run' if are_models else 'diff'} {words[0]} {words[1]}`?)"
 
 
 def build_parser(full: Container[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -25,8 +25,10 @@ def split_factory(name: str) -> tuple[str, str]:
 
 
 def looks_like_path(name: str) -> bool:
-    """Return True if a name is the path of a file or folder, or is spelled like one."""
-    target = name.partition("::")[0]
+    """Return True if a name is the path of a source or a model, or is spelled like one."""
+    if name.startswith(HUGGING_FACE):
+        return True
+    target, _ = split_factory(name.partition("::")[0])
     return os.path.lexists(target) or os.sep in target or target.endswith((".py", *RESTORED_SUFFIXES, *_SAVED_SUFFIXES))
 
 

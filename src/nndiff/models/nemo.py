@@ -10,7 +10,15 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from nndiff.errors import MissingExtraError, ModelError, NndiffError, SourceError, UsageError, UserCodeError
+from nndiff.errors import (
+    CheckpointError,
+    MissingExtraError,
+    ModelError,
+    NndiffError,
+    SourceError,
+    UsageError,
+    UserCodeError,
+)
 from nndiff.files import RegularFile, Window
 from nndiff.models.checkpoint import load_checkpoint
 from nndiff.models.inputs import DEFAULT_BATCH_SIZE
@@ -94,7 +102,11 @@ def _build_from_checkpoint(path: str, config: Any) -> tuple[Any, list[str]]:
         trouble = f"is for the class {target!r}, which is not NeMo's" if target else "names no class"
         raise UsageError(f"{path}: its config {trouble}: add `target: nemo.collections...` to --config MODEL.yaml")
     model = import_class(path, target).from_config_dict(config, trainer=None)
-    return model, load_checkpoint(model, path)
+    try:
+        return model, load_checkpoint(model, path)
+    except CheckpointError as error:
+        error.partial_loads = False  # --partial is for --ckpt
+        raise
 
 
 def _read_config(path: str) -> Any:

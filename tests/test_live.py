@@ -35,7 +35,7 @@ def test_equal_weights_do_not_make_equal_nets():
     result = nndiff.compare(net(), other, inputs=INPUT)
     assert result.verdict == "different"
     assert result.first_divergence.module == "2"
-    assert result.first_divergence.settings == {"approximate": ["none", "tanh"]}
+    assert result.first_divergence.settings == {"approximate": ("none", "tanh")}
 
 
 def test_assert_same_raises_with_the_report():
@@ -128,9 +128,11 @@ def test_a_rename_may_be_a_tuple():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"atol": "1e-3"}, "atol must be a finite number of zero or more, not '1e-3'"),
-        ({"rtol": [1]}, r"rtol must be a finite number of zero or more, not \[1\]"),
-        ({"include": 5}, "include takes a text or several of them, not 5"),
+        ({"atol": "small"}, "--atol 'small' is not a number or PATTERN=NUMBER"),
+        ({"atol": "=1"}, "--atol '=1' has no pattern before the ="),
+        ({"rtol": {"a": None}}, "rtol must be a finite number of zero or more, not None"),
+        ({"rtol": -1}, "rtol must be a finite number of zero or more, not -1"),
+        ({"include": 5}, "include takes a string or several of them, not 5"),
         ({"rename": [("a",)]}, "is not REGEX=>REPLACEMENT"),
         ({"rename": [("", "b")]}, "is not REGEX=>REPLACEMENT"),
     ],

@@ -34,7 +34,7 @@ from nndiff.stats import Job, get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
 from nndiff.tensors import Shape, Slot, TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
-from nndiff.verdict import Judge, Verdict
+from nndiff.verdict import Judge, RelationKind, Verdict
 
 Progress = Callable[[int, int], None]  # elements done, elements in all
 
@@ -287,27 +287,43 @@ def _judge_gradients(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[
 
 
 _MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
+_MOST_HINTS = 8  # relations of other tensors that are tried first
 
 
 def _prove_pairs(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
-    """Return the pairs, those that differ with the relation that makes them agree, where one is proven."""
+    """Return the pairs, those that differ with the relation that makes them agree, where one is proven.
+
+    Elements that are all alike fit many relations: such tensors are tried again with those that others have.
+    """
     from nndiff import relations
 
     proven = list(pairs)
-    hints: dict[tuple[Shape, Shape], list[relations.Relation]] = {}  # relations proven for tensors of the same shapes
+    layouts: dict[tuple[Shape, Shape], list[relations.Relation]] = {}  # proven for tensors of the same shapes
+    scales: list[relations.Relation] = []
     read = 0
-    for index, site in enumerate(pairs):
-        pair, reference, candidate = site.pair, [site.reference], [site.candidate]
-        if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED or read > _MOST_READ:
-            continue
-        known = hints.setdefault(pair.shape, [])
-        relation = relations.prove(reference, candidate, pair.atol, pair.rtol, known)
-        read += site.reference.count + site.candidate.count
-        if relation is not None:
-            known += [relation] if relation not in known else []
+    for attempt in ("all", "constants"):
+        for index, site in enumerate(proven):
+            pair, reference, candidate = site.pair, [site.reference], [site.candidate]
+            if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED or read > _MOST_READ:
+                continue
+            hints = [*layouts.get(pair.shape, ()), *scales]
+            if attempt == "constants" and not (hints and _is_constant(site.reference)):
+                continue
+            read += site.reference.count + site.candidate.count
+            relation = relations.prove(reference, candidate, pair.atol, pair.rtol, hints)
+            if relation is None:
+                continue
+            known = scales if relation.kind is RelationKind.SCALE else layouts.setdefault(pair.shape, [])
+            if relation not in known and len(known) < _MOST_HINTS:
+                known.append(relation)
             metrics = relations.measure_related(relation, reference, candidate, pair.atol, pair.rtol)
             proven[index] = replace(site, pair=_apply_relation(pair, relation, metrics, rules))
     return proven
+
+
+def _is_constant(tensor: TensorRef) -> bool:
+    stats = tensor.trace.stats
+    return stats is not None and stats.min == stats.max
 
 
 @dataclass(frozen=True)

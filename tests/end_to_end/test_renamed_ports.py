@@ -123,9 +123,7 @@ def test_a_fault_is_found_in_its_block_between_its_layers(fault, after, before, 
     first = result.first_divergence
     assert first.name == f"h.{at}:output"
     assert (first.after, first.before) == (f"h.{at}.{after}:output", f"h.{at}.{before}:output")
-    assert all(
-        pair.verdict.passed for pair in result.pairs if pair.order < first.order and f"h.{at}" not in pair.name
-    )
+    assert all(pair.verdict.passed for pair in result.pairs if pair.order < first.order and f"h.{at}" not in pair.name)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])

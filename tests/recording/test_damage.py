@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nndiff.comparison import compare_sources
 
 from helpers import nndiff
+from nndiff.comparison import compare_sources
 from nndiff.errors import DamagedError
 from nndiff.recording import Writer, open_recording
 from nndiff.recording.format import digests, hashes

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nndiff.errors import UsageError
-from nndiff.reports import FORMATS, ReportOptions, check_specs, write_reports
+from nndiff.reports import FORMATS, ReportOptions, check_specs, get_report_path, write_reports
+from nndiff.text import printable
 from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
 
 if TYPE_CHECKING:
@@ -320,7 +321,14 @@ def report_comparison(
 ) -> int:
     """Write the reports asked for and return the exit status; files in `protected` are never overwritten."""
     amount = ReportOptions(top=args.top, quiet=args.quiet, verbose=args.verbose)
-    write_reports(comparison, args.report or ["terminal"], amount, protected)
+    paths = [path for path in map(get_report_path, args.report) if path]
+    only_files = len(paths) == len(args.report)  # a report that goes to a file does not silence the terminal
+    specs = [*args.report, "terminal"] if only_files else args.report
+    write_reports(comparison, specs, amount, protected)
+    if only_files and paths and not args.quiet:
+        from nndiff.reports.output import print_text
+
+        print_text("".join(f"wrote {printable(path)}\n" for path in paths))
     if comparison.exit_code == 2:
         from nndiff.commands.trouble import print_trouble
         from nndiff.reports.summary import headline

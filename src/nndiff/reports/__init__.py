@@ -103,6 +103,11 @@ def write_reports(
     write_outputs(outputs)
 
 
+def get_report_path(spec: str) -> str:
+    """Return the file that a report goes to; an empty text for standard output."""
+    return _parse_spec(spec)[1].path or ""
+
+
 def _parse_spec(spec: str) -> tuple[str, Sink]:
     name, colon, path = spec.partition(":")
     if colon and not path:

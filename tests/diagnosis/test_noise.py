@@ -74,7 +74,8 @@ def bias_pairs(gradient, error, rtol=1e-5):
     """Return the pairs of a layer whose bias gradient is off by a share of the moduli it is the sum of."""
     sums, moduli = gradient.sum(axis=0, dtype=np.float64), np.abs(gradient).sum(axis=0, dtype=np.float64)
     at_output = make_tensor(gradient, "fc", Slot.GRAD_OUTPUT, 1)
-    biases = [make_tensor(value, "fc", Slot.PARAM_GRAD, 2, tensor="bias") for value in (sums, sums + error * moduli)]
+    values = [sums.astype(gradient.dtype), (sums + error * moduli).astype(gradient.dtype)]
+    biases = [make_tensor(value, "fc", Slot.PARAM_GRAD, 2, tensor="bias") for value in values]
     return [make_pair(at_output, at_output), make_pair(*biases, rtol=rtol)]
 
 
@@ -102,9 +103,17 @@ def test_a_bias_is_judged_as_a_sum_only_where_it_is_one(places, error, is_sum):
     assert judged.verdict is (Verdict.CLOSE if is_sum else Verdict.DIFFERENT)
 
 
-@pytest.mark.parametrize(("error", "is_sum"), [(2.9e-6, True), (4e-6, False)])
-def test_the_last_digits_of_the_gradient_itself_are_forgiven(error, is_sum):
-    pairs = bias_pairs(np.ones((100, 2), np.float32), error, rtol=1e-7)  # OWN_ERROR: 2.2e-6 + 1e-6
+@pytest.mark.parametrize(
+    ("dtype", "error", "is_sum"),
+    [
+        (np.float32, 2.9e-6, True),  # OWN_ERROR: 1e-6, beside a SUM_ERROR of 2.2e-6
+        (np.float32, 4e-6, False),
+        (np.float16, 3e-3, True),  # OWN_ERROR: 4e-3
+        (np.float16, 8e-3, False),
+    ],
+)
+def test_the_last_digits_of_the_gradient_itself_are_forgiven(dtype, error, is_sum):
+    pairs = bias_pairs(np.ones((100, 2), dtype), error, rtol=1e-7)
     assert judge_bias_gradients(pairs)[1].has_note(NoteSlug.SUM_OF_GRADIENTS) is is_sum
 
 

@@ -317,8 +317,9 @@ def describe_divergence(run: Run, place: Place, trees: Trees, candidate: str) ->
         partners = {site.module: site.candidate_module for site in run.pairs if site.slot is Slot.OUTPUT}
         modules = blame.module, partners.get(blame.module, blame.module)
         return replace(_point_to(divergence, modules, trees), why=blame.why)
-    inner_modules = find_common_module(_find_inner_calls(run, place), place)
-    return _point_to(divergence, inner_modules, trees) if inner_modules else divergence
+    inner_calls = _find_inner_calls(run, place)
+    common = find_common_module(inner_calls, place)
+    return _point_to(divergence, common, trees) if common else divergence
 
 
 def _point_to(divergence: FirstDivergence, modules: tuple[str, str], trees: Trees) -> FirstDivergence:

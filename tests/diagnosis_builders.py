@@ -163,6 +163,7 @@ def explain(
     candidate_meta: dict[str, Any] | None = None,
     extra_tensors: tuple[list[TensorRef], list[TensorRef]] = ((), ()),  # type: ignore[assignment]
     outcome: Outcome | None = None,
+    rules: Rules | None = None,
     **options: Any,
 ) -> Explanation:
     """Explain pairs made by hand."""
@@ -170,7 +171,7 @@ def explain(
     reference = make_source([*(site.reference for site in pairs), *extra_tensors[0]], **(reference_meta or {}))
     candidate = make_source([*(site.candidate for site in pairs), *extra_tensors[1]], **(candidate_meta or {}))
     judgement = Judgement(outcome) if outcome else judge(pairs, leftovers)
-    return explain_candidate(reference, candidate, pairs, leftovers, judgement, Rules(), "cand", **options)
+    return explain_candidate(reference, candidate, pairs, leftovers, judgement, rules or Rules(), "cand", **options)
 
 
 # Whole models ----------------------------------------------------------------------------------------------------

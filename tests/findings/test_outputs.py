@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare
-from nndiff.result import PartingReason
+from diagnosis_builders import compare, explain, make_leftover, make_pair, make_tensor
+from nndiff.result import LeftoverReason, PartingReason, Rules
 
 
 def llama(**options):
@@ -89,3 +89,12 @@ def test_where_both_return_the_same_nothing_is_said():
     for both in ((Net(True), Net(True)), (llama(), llama(return_dict=True))):
         inputs = TOKENS if hasattr(both[0], "config") else torch.randn(3, 4)
         assert not compare(*both, inputs=inputs).findings
+
+
+def test_outputs_that_are_accepted_are_not_missing():
+    extra = make_tensor([1.0], order=3, path="cache")
+    leftover = make_leftover(extra, "reference", LeftoverReason.EXTRA_OUTPUT)
+    final = make_pair(make_tensor([1.0]), make_tensor([2.0]))
+    for accept, causes in (((), {"outputs-missing"}), (("extra",), set())):
+        result = explain([final], [leftover], extra_tensors=([extra], []), rules=Rules(frozenset(accept)))
+        assert {finding.cause for finding in result.findings} & {"outputs-missing"} == causes

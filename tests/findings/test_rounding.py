@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare
+from diagnosis_builders import compare, explain, make_pair, make_tensor
 
 CAUSES = {"rounding", "more-than-rounding"}
 
@@ -211,3 +212,14 @@ def test_a_gradient_that_may_be_more_than_rounding_is_named_beside_outputs_that_
     (found,) = [each for each in compare(*paths).findings if each.cause == "rounding"]
     assert "which may be more" in found.evidence
     assert found.confidence == 0.5
+
+
+def test_only_models_that_nndiff_ran_are_advised_to_run_in_a_wider_type():
+    base = np.linspace(1e4, 2e4, 64, dtype=np.float32)
+    other = np.nextafter(base, np.where(np.arange(64) % 2, np.inf, -np.inf).astype(np.float32))
+    pairs = [make_pair(make_tensor(base), make_tensor(other), rtol=1e-9)]
+    for producer in ("nndiff.record", "a script"):
+        (finding,) = explain(pairs, [], {"producer": producer}, {"producer": "nndiff.record"}).findings
+        assert finding.cause == "rounding"
+        assert ("--dtype float64" in finding.repair) is (producer == "nndiff.record")
+        assert "let it pass with --atol" in finding.repair

@@ -11,6 +11,7 @@ from torch import nn
 
 import nndiff
 from diagnosis_builders import compare
+from nndiff.findings.settings import compare_settings
 from nndiff.recording import Writer
 from nndiff.tensors import Slot
 
@@ -101,3 +102,57 @@ def test_outputs_that_nobody_compared_are_not_said_to_agree(tmp_path):
             writer.add("fc", "param", np.full(3, value, np.float32), tensor="weight")
     first = compare(tmp_path / "a", tmp_path / "b").first_divergence
     assert first.why == "no output was compared; this parameter is out, without effect on them"
+
+
+class Renamed(nn.Module):
+    """A norm whose eps goes by another name."""
+
+    def __init__(self, value, name="epsilon"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        setattr(self, name, value)
+        self._name = name
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + getattr(self, self._name)) * self.weight
+
+
+class Ported(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.norm = nn.Linear(8, 8), norm
+
+    def forward(self, x):
+        return self.norm(self.fc(x))
+
+
+class Other(Renamed):
+    """The same under another class."""
+
+
+@pytest.mark.parametrize("name", ["eps", "variance_epsilon", "layer_norm_eps", "rms_norm_eps"])
+def test_a_setting_of_another_name_is_compared(name):
+    result = compare(Ported(Renamed(1e-6, name)), Ported(Other(1e-2)), inputs=INPUT)
+    assert result.first_divergence.settings == {f"{name} / epsilon": (1e-6, 1e-2)}
+    (finding,) = [finding for finding in result.findings if finding.cause == "attribute"]
+    assert f"{name} / epsilon 1e-06 against 0.01" in finding.evidence
+    same = compare(Ported(Renamed(1e-6, name)), Ported(Other(1e-6)), inputs=INPUT)
+    assert (same.exit_code, notes(same)) == (0, [])
+    close = compare(Ported(Renamed(1e-6, name)), Ported(Other(1.1e-6)), inputs=INPUT)
+    assert notes(close) == [
+        f"settings that differ, with no effect out of tolerance: norm.{name} / epsilon 1e-06 against 1.1e-06"
+    ]
+
+
+def test_synonyms_are_compared_only_one_to_one():
+    def module(**settings):
+        return {"class": "A", "attributes": settings}
+
+    assert compare_settings(module(p=0.1), module(dropout_p=0.2)) == {"p / dropout_p": (0.1, 0.2)}
+    assert compare_settings(module(negative_slope=0.1), module(alpha=0.2)) == {"negative_slope / alpha": (0.1, 0.2)}
+    assert compare_settings(module(p=0.1), module(dropout_p=0.2, drop_prob=0.1)) == {}
+    assert compare_settings(module(p=0.1, dropout=0.0), module(p=0.1, drop_prob=0.3)) == {
+        "dropout / drop_prob": (0.0, 0.3)
+    }
+    assert compare_settings(module(width=1), module(height=2)) == {}

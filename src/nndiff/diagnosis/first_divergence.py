@@ -396,7 +396,7 @@ _REASONS_OF_OUTPUTS = {
 
 def _explain_parting(run: Run, site: SitePair) -> tuple[PartingReason, str]:
     """Return why a site is taken for the first divergence, for code and for people."""
-    were_compared = any(each.slot is Slot.OUTPUT and each.was_compared for each in run.pairs)
+    were_compared = any(output.slot is Slot.OUTPUT and output.was_compared for output in run.pairs)
     outputs = "every output is in tolerance" if were_compared else "no output was compared"
     if site.pair.has_note(NoteSlug.LOSS_NOT_FINITE):
         why = "the loss is NaN or infinite on both sides, so no gradient was compared"
@@ -416,13 +416,9 @@ def _explain_parting(run: Run, site: SitePair) -> tuple[PartingReason, str]:
     if site.slot is Slot.BUFFER_BEFORE:
         return PartingReason.BUFFER, f"{outputs}; this buffer is out before the run begins, without effect on them"
     if site.slot is Slot.BUFFER:
-        was_equal = any(
-            each.slot is Slot.BUFFER_BEFORE
-            and each.module == site.module
-            and each.reference.site.tensor == site.reference.site.tensor
-            and each.passed
-            for each in run.pairs
-        )
+        name = site.module, site.reference.site.tensor
+        befores = [before for before in run.pairs if before.slot is Slot.BUFFER_BEFORE and before.passed]
+        was_equal = any((before.module, before.reference.site.tensor) == name for before in befores)
         update = " and was in before it: the two sides update it differently" if was_equal else ""
         return PartingReason.BUFFER, f"{outputs}; this buffer is out after the run{update}"
     if site.pair.verdict is Verdict.NOT_COMPARED:

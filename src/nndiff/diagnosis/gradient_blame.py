@@ -57,8 +57,10 @@ def blame_gradient(pairs: Sequence[SitePair], site: SitePair, tensors: tuple[Ten
     if factor is not None and factor.reach is not Reach.SOME:
         return Blame("", factor.meaning)
     if site.slot is Slot.PARAM_GRAD:
-        at_outputs = [each for each in pairs if each.slot is Slot.GRAD_OUTPUT and each.module == site.module]
-        if not at_outputs or not all(each.passed for each in at_outputs):
+        at_outputs = [
+            gradient for gradient in pairs if gradient.slot is Slot.GRAD_OUTPUT and gradient.module == site.module
+        ]
+        if not at_outputs or not all(gradient.passed for gradient in at_outputs):
             return None
         why = "the gradient at its output agrees, that of its parameter differs: its backward, or another use of it"
         return Blame(site.module, why, site.is_part)
@@ -78,9 +80,14 @@ class _BlameSearch:
 
     def __init__(self, pairs: Sequence[SitePair], site: SitePair, use: OutputUse) -> None:
         self._site, self._use = site, use
-        self._good_gradients = [each for each in pairs if each.slot is Slot.GRAD_OUTPUT and each.passed]
-        self._calls = [each for each in pairs if each.slot is Slot.OUTPUT]
-        self._bad_calls = {each.call for each in pairs if each.slot is Slot.GRAD_OUTPUT and not each.passed}
+        self._calls = [call for call in pairs if call.slot is Slot.OUTPUT]
+        self._good_gradients: list[SitePair] = []
+        self._bad_calls: set[tuple[str, int]] = set()
+        for gradient in pairs:
+            if gradient.slot is Slot.GRAD_OUTPUT and gradient.passed:
+                self._good_gradients.append(gradient)
+            elif gradient.slot is Slot.GRAD_OUTPUT:
+                self._bad_calls.add(gradient.call)
         reached = {get_forward_order(gradient.reference) for gradient in self._good_gradients}
         self._good_calls = [call for call in self._calls if call.order in reached]
         self._made = get_forward_order(site.reference)  # when the output was made
@@ -206,7 +213,7 @@ class _BlameSearch:
 
     def _is_inside_another(self, call: SitePair) -> bool:
         """Return True if a call is inside a module that does not hold the gradient's: it takes from that module."""
-        modules = {each.module for each in self._calls}
+        modules = {called.module for called in self._calls}
         holders = [outer for outer in ancestors(call.module) if outer in modules]
         return any(not is_inside(self._site.module, outer) for outer in holders)
 

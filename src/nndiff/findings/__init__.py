@@ -37,6 +37,7 @@ from nndiff.result import (
     WeightsAtSite,
 )
 from nndiff.sources.source import Source
+from nndiff.verdict import EXTRA_OUTPUTS
 
 __all__ = ["Cause", "Explanation", "explain_candidate"]
 
@@ -70,6 +71,8 @@ def explain_candidate(
     hold the same weights and were paired by them although their names say otherwise.
     """
     run = build_run(reference, candidate, pairs, leftovers)
+    if EXTRA_OUTPUTS in rules.accept:
+        run.extra_outputs = ()
     case = Case(run, reference.meta, candidate.meta, judgement, leftovers=leftovers)
     if not case.passed:
         case = replace(case, place=find_first_divergence(run))

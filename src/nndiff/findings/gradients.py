@@ -63,7 +63,7 @@ def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[F
         for gradient in list_missing(run.pairs, run.unpaired_gradients, side):
             if gradient.tensor.name not in explained:
                 missing.append(gradient)
-        names = dict.fromkeys(each.tensor.name for each in missing if not each.tensor.site.is_inside)
+        names = dict.fromkeys(lost.tensor.name for lost in missing if not lost.tensor.site.is_inside)
         if not names:
             continue
         first = choose_first(missing, run.requests)

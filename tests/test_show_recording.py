@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from nndiff.recording.arrays import raw_array
 from torch import nn
 
 from helpers import nndiff
 from nndiff.recording import Writer
+from nndiff.recording.format.arrays import raw_array
 from nndiff.recording.record import record
 from nndiff.tensors import Site, Slot
 

@@ -200,7 +200,10 @@ def relabel(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
 
 def _refuse_running_options(running: _Running) -> None:
     """Refuse options about running models where none is run, lest they be taken for heeded."""
-    given = [name for name, value in vars(running).items() if value not in (None, False) and name != "seed"]
+    given = []
+    for name, value in vars(running).items():
+        if name != "seed" and value is not None and value is not False:  # scripts give the seed to every call
+            given.append(name)
     if given:
         verb = "is" if len(given) == 1 else "are"
         raise UsageError(f"{' and '.join(given)} {verb} about running models: give inputs=... too")

@@ -54,7 +54,7 @@ def test_a_fault_is_found_in_whatever_container(forms):
     one, other = forms
     result = nndiff.compare(Model(one), Model(other, 1.5), inputs=INPUT)
     assert result.exit_code == 1
-    assert result.first_divergence["module"] == "attn"
+    assert result.first_divergence.module == "attn"
 
 
 @pytest.mark.parametrize("forms", PAIRS, ids=" against ".join)
@@ -77,9 +77,9 @@ def test_renamed_and_wrapped_modules_are_paired_in_other_containers():
     renamed.mixer, renamed.attn = renamed.attn, nn.Identity()
     renamed.forward = lambda x: renamed.out(renamed.norm(renamed.mixer(x)[0]))
     inputs, rules = {"inputs": INPUT}, {"rename": [r"^mixer=>attn"]}
-    assert nndiff.compare(Model("o"), renamed, **inputs, **rules).first_divergence["name"] == "attn:output"
+    assert nndiff.compare(Model("o"), renamed, **inputs, **rules).first_divergence.name == "attn:output"
     wrapped = nn.Sequential(Model("{out}", 1.5))
-    assert nndiff.compare(Model("o"), wrapped, **inputs).first_divergence["name"] == "attn:output"
+    assert nndiff.compare(Model("o"), wrapped, **inputs).first_divergence.name == "attn:output"
 
 
 class Codes(nn.Module):

@@ -106,7 +106,7 @@ def test_a_wrong_gradient_under_another_name_is_found(case, tmp_path):
     result = compared(tmp_path, WRONG[case](), backward=True)
     assert result.exit_code == 1
     wanted = "pos:param_grad" if "itself" in case else "norm.weight:param_grad"
-    assert result.first_divergence["name"] == wanted
+    assert result.first_divergence.name == wanted
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")

@@ -93,8 +93,8 @@ def test_a_fault_is_found_across_other_names(tmp_path):
     with torch.no_grad():
         broken[2].weight[0, 0] += 0.5
     result = compared(tmp_path, made(Shared), broken)
-    assert result.first_divergence["name"] == "b:output"
-    assert result.first_divergence["candidate_name"] == "2:output"
+    assert result.first_divergence.name == "b:output"
+    assert result.first_divergence.candidate_name == "2:output"
 
 
 def test_a_harmless_fusion_is_no_bug(tmp_path):
@@ -226,8 +226,8 @@ def test_branches_that_run_in_another_order_are_told_apart(tmp_path):
     with torch.no_grad():
         other.z.weight[0, 0] += 0.5
     result = compared(tmp_path / "fault", one, other)
-    assert result.first_divergence["name"] == "l:output"
-    assert result.first_divergence["candidate_name"] == "z:output"
+    assert result.first_divergence.name == "l:output"
+    assert result.first_divergence.candidate_name == "z:output"
 
 
 class Two(nn.Module):

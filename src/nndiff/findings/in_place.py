@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from nndiff.diagnosis.call_graph import Tensors, is_inside, surrounds
 from nndiff.diagnosis.first_divergence import Run
 from nndiff.diagnosis.site_pairs import SitePair
-from nndiff.diagnosis.tensor_values import get_sketch
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.result import SIDES, Finding
+from nndiff.stats.shortcuts import take_sketch
 from nndiff.tensors import Slot, TensorRef
 from nndiff.text import first_few
 
@@ -134,7 +134,7 @@ def _prove_passed_on(run: Run, overwrite: Overwrite, first: SitePair) -> str:
 
 def _read_difference(before: TensorRef, after: TensorRef) -> NDArray[Any] | None:
     """Return what was kept of a difference, at places that are the same for all tensors of a shape."""
-    sketches = get_sketch(before), get_sketch(after)
+    sketches = take_sketch(before), take_sketch(after)
     if sketches[0] is None or sketches[1] is None or before.dtype.exact or after.dtype.exact:
         return None
     values: Sequence[NDArray[Any]] = [sketch.numpy().ravel().astype(np.complex128) for sketch in sketches if sketch]

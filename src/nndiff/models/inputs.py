@@ -13,9 +13,9 @@ import torch
 
 from nndiff.errors import ModelError, UsageError
 from nndiff.models.fitting import fit_inputs
-from nndiff.recording.call import Inputs
+from nndiff.recording.capture.inputs import Inputs
+from nndiff.recording.capture.tensors import from_raw
 from nndiff.recording.format.folder import is_recording
-from nndiff.recording.torch_tensors import from_raw
 from nndiff.sources import open_source
 from nndiff.sources.saved_outputs import file_of_inputs, is_saved_outputs
 from nndiff.tensors import TensorRef

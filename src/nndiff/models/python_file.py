@@ -20,7 +20,7 @@ from nndiff.errors import ModelError, UsageError
 from nndiff.models.kinds import FORMS, is_dotted_name, split_factory
 from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import get_required_parameters, locate_function, user_code
-from nndiff.recording.losses import takes_output_alone
+from nndiff.recording.capture.losses import takes_output_alone
 from nndiff.text import listed
 
 _module_numbers = count()

@@ -44,7 +44,7 @@ def build_model(name: str, options: BuildOptions | None = None) -> ModelSpec:
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "to run a model", "torch")
     options = options or BuildOptions()
-    from nndiff.recording.determinism import seed_everything
+    from nndiff.recording.environment.randomness import seed_everything
 
     seed_everything(options.seed)  # random weights depend on the seed alone
     is_hugging_face = name.startswith(HUGGING_FACE)

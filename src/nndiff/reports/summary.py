@@ -67,9 +67,9 @@ def headline(comparison: Comparison) -> str:
 
 
 def _describe_tensors(comparison: Comparison) -> str:
-    """Say how many tensors agree."""
-    many = len(comparison.candidates) > 1
-    unit = "pair" if many else "tensor"
+    """Say how several tensors agree."""
+    several = len(comparison.candidates) > 1
+    unit = "pair" if several else "tensor"
     alone = [item for item in comparison.leftovers if item.counts and item.reason is not LeftoverReason.UNREACHED]
     totals = count_verdicts(comparison.pairs, alone)
     related = sum(pair.related is not None and pair.related.accepted for pair in comparison.pairs)
@@ -80,7 +80,7 @@ def _describe_tensors(comparison: Comparison) -> str:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
         return f"{_say_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{aside}"
     story = ", ".join([*_list_differences(totals, unit), *_say_incomplete(comparison)])
-    if not many:
+    if not several:
         return story
     failed = sum(judgement.outcome.exit_code != 0 for judgement in comparison.judgements.values())
     return f"{failed} of {len(comparison.candidates)} candidates differ; {story}"
@@ -300,7 +300,7 @@ def describe_passing(comparison: Comparison) -> str:
 
 
 def count_layers(view: RecordingView) -> str:
-    """Return how many layers both sides have, and each alone."""
+    """Return how several layers both sides have, and each alone."""
     parts = [f"{view.counts.common_layers:,} common"]
     parts += [f"{view.counts.layers_only_in[side]:,} only in the {side}" for side in SIDES]
     return ", ".join(parts)
@@ -423,7 +423,7 @@ def _note_nonfinite_tensors(comparison: Comparison) -> Iterator[str]:
         metrics = pair.metrics
         if metrics is None:
             continue
-        # where some places differ the saved counts do not tell how many agree
+        # where some places differ the saved counts do not tell how several agree
         if metrics.nonfinite_ref and not metrics.nonfinite_unequal:
             agreeing.append((pair.name, metrics.nonfinite_ref))
         if pair.verdict is Verdict.NOT_FINITE:

@@ -67,7 +67,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _describe_tensors(comparison: Comparison) -> str:
-    """Say how several tensors agree."""
+    """Say how many tensors agree."""
     several = len(comparison.candidates) > 1
     unit = "pair" if several else "tensor"
     alone = [item for item in comparison.leftovers if item.counts and item.reason is not LeftoverReason.UNREACHED]
@@ -300,7 +300,7 @@ def describe_passing(comparison: Comparison) -> str:
 
 
 def count_layers(view: RecordingView) -> str:
-    """Return how several layers both sides have, and each alone."""
+    """Return how many layers both sides have, and each alone."""
     parts = [f"{view.counts.common_layers:,} common"]
     parts += [f"{view.counts.layers_only_in[side]:,} only in the {side}" for side in SIDES]
     return ", ".join(parts)
@@ -423,7 +423,7 @@ def _note_nonfinite_tensors(comparison: Comparison) -> Iterator[str]:
         metrics = pair.metrics
         if metrics is None:
             continue
-        # where some places differ the saved counts do not tell how several agree
+        # where some places differ the saved counts do not tell how many agree
         if metrics.nonfinite_ref and not metrics.nonfinite_unequal:
             agreeing.append((pair.name, metrics.nonfinite_ref))
         if pair.verdict is Verdict.NOT_FINITE:

@@ -111,7 +111,7 @@ def _format_entry(label: str, text: str | Text, indent: int = 2, label_width: in
 
 
 def _format_hidden(number: int, indent: int = 2) -> Text:
-    """Return the line that says how several rows were left out."""
+    """Return the line that says how many rows were left out."""
     return Text(f"{' ' * indent}{number:,} more: use --top or --verbose", "dim")
 
 

@@ -313,7 +313,7 @@ def hostile() -> Comparison:
         reference=side(HOSTILE["script"], HOSTILE["markup"], notes=tuple(names)),
         candidates=tuple(side(name, name) for name in names),
         leftovers=tuple(alone),
-        findings=tuple(Finding(name, (name,), name, name, 0.5) for name in names),
+        findings=tuple(Finding(name, (name,), name, name, 0.5, candidate=name) for name in names),
         first_divergences={name: divergence(name, HOSTILE["escape"], why=HOSTILE["script"]) for name in names},
         groups=dict.fromkeys(names, "re:" + "x"),
         notes=tuple(Note(NoteSlug.SAME_COUNT, name) for name in names),

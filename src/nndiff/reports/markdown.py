@@ -127,11 +127,11 @@ def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[s
         yield from ("**Findings**", "", *lines)
 
 
-def _format_finding(finding: Finding, many: bool) -> str:
+def _format_finding(finding: Finding, several: bool) -> str:
     cause = printable(finding.cause)
     certainty = wording.describe_finding(finding).removeprefix(cause)
     text = f"- **{escape_text(cause)}**{escape_text(certainty)}"
-    if many and finding.candidate:
+    if several and finding.candidate:
         text += f" against {format_code(finding.candidate)}"
     if finding.where:
         text += f" in {', '.join(map(format_code, finding.where[:3]))}{' …' if len(finding.where) > 3 else ''}"
@@ -191,7 +191,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator
 
 def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
-    many = len(comparison.candidates) > 1
+    several = len(comparison.candidates) > 1
     titles = ["verdict", "tensor", "candidate", "max abs:", "max rel:", "out:", "shape", "dtype", "matched by"]
     rows = []
     for pair in shown:
@@ -199,7 +199,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]
             [
                 wording.describe_verdict(pair),
                 format_code(pair.name),
-                format_code(pair.candidate) if many else "",
+                format_code(pair.candidate) if several else "",
                 format_number(measure_max_abs(pair)),
                 format_number(measure(pair, "max_rel")),
                 _format_share(pair),

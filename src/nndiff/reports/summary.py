@@ -70,8 +70,8 @@ def headline(comparison: Comparison) -> str:
 
 def _describe_tensors(comparison: Comparison) -> str:
     """Say how many tensors agree."""
-    many = len(comparison.candidates) > 1
-    unit = "pair" if many else "tensor"
+    several = len(comparison.candidates) > 1
+    unit = "pair" if several else "tensor"
     alone = [item for item in comparison.leftovers if item.counts and item.reason is not LeftoverReason.UNREACHED]
     totals = count_verdicts(comparison.pairs, alone)
     related = sum(pair.related is not None and pair.related.accepted for pair in comparison.pairs)
@@ -82,7 +82,7 @@ def _describe_tensors(comparison: Comparison) -> str:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
         return f"{_say_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{aside}"
     story = ", ".join([*_list_differences(totals, unit), *_say_incomplete(comparison)])
-    if not many:
+    if not several:
         return story
     failed = sum(judgement.outcome.exit_code != 0 for judgement in comparison.judgements.values())
     return f"{failed} of {len(comparison.candidates)} candidates differ; {story}"

@@ -144,10 +144,10 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
         yield _format_entry("extra", sentence)
 
 
-def _show_finding(finding: Finding, many: bool, width: int) -> Iterator[RenderableType]:
+def _show_finding(finding: Finding, several: bool, width: int) -> Iterator[RenderableType]:
     title = Text(printable(finding.cause), "bold")
     title.append(wording.describe_finding(finding).removeprefix(printable(finding.cause)), "not bold dim")
-    if many and finding.candidate:
+    if several and finding.candidate:
         title.append(f" {printable(finding.candidate)}")
     if finding.evidence:
         title.append(f": {printable(finding.evidence)}", "not bold")
@@ -242,7 +242,7 @@ def _show_facts(comparison: Comparison, options: ReportOptions, width: int) -> I
 
 def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
-    many = len(comparison.candidates) > 1
+    several = len(comparison.candidates) > 1
     columns = [
         Column("verdict", 85, brief=1),
         Column("tensor", ALWAYS, least=_name_width(width)),
@@ -263,7 +263,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> I
                 _verdict_cell(pair),
                 Cell(format_name(pair.name)),
                 Cell(str(pair.slot or ""), "dim"),
-                Cell(printable(pair.candidate) if many else "", "dim"),
+                Cell(printable(pair.candidate) if several else "", "dim"),
                 Cell(format_number(measure_max_abs(pair))),
                 Cell(format_number(measure(pair, "max_rel"))),
                 Cell(format_mismatched(pair)),
@@ -289,11 +289,11 @@ def _show_leftovers(comparison: Comparison, options: ReportOptions, width: int) 
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if leftovers:
             yield Padding(Text(wording.title_leftovers(leftovers, side), "bold"), (0, 0, 0, 2))
-            yield from _list_leftovers(leftovers, options, width, many=len(comparison.candidates) > 1)
+            yield from _list_leftovers(leftovers, options, width, several=len(comparison.candidates) > 1)
 
 
 def _list_leftovers(
-    leftovers: Sequence[Leftover], options: ReportOptions, width: int, many: bool
+    leftovers: Sequence[Leftover], options: ReportOptions, width: int, several: bool
 ) -> Iterator[RenderableType]:
     columns = [
         Column("", ALWAYS, least=12),
@@ -310,7 +310,7 @@ def _list_leftovers(
                 Cell(format_name(leftover.name), "" if leftover.counts else "dim"),
                 Cell(format_shape(leftover.shape), "dim"),
                 Cell(printable(leftover.dtype), "dim"),
-                Cell(printable(leftover.candidate) if many else "", "dim"),
+                Cell(printable(leftover.candidate) if several else "", "dim"),
                 Cell(wording.hint_leftover(leftover), "cyan"),
             ]
         )

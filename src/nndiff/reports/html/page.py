@@ -170,11 +170,11 @@ def _show_findings(comparison: Comparison) -> Iterator[str]:
         yield _format_finding(finding, len(comparison.candidates) > 1)
 
 
-def _format_finding(finding: Finding, many: bool) -> str:
+def _format_finding(finding: Finding, several: bool) -> str:
     cause = printable(finding.cause)
     certainty = wording.describe_finding(finding).removeprefix(cause).strip()
     parts = [f'<strong>{escape_html(cause)}</strong> <span class="soft">{escape_html(certainty)}</span>']
-    if many and finding.candidate:
+    if several and finding.candidate:
         parts.append(f"against <code>{escape_html(finding.candidate)}</code>")
     if finding.evidence:
         parts.append(escape_html(wording.end_sentence(finding.evidence)))
@@ -269,7 +269,7 @@ def _show_pairs(comparison: Comparison) -> Iterator[str]:
     pairs = wording.rank_pairs(comparison.pairs)
     if not pairs:
         return
-    many = len(comparison.candidates) > 1
+    several = len(comparison.candidates) > 1
     yield "<section><h2>Pairs</h2>"
     # the script shows the filters, since without it they would do nothing
     yield '<div class="tools" hidden><input type="search" id="search" placeholder="filter by name" aria-label="filter">'
@@ -279,19 +279,19 @@ def _show_pairs(comparison: Comparison) -> Iterator[str]:
             box = f'<input type="checkbox" value="{_css_class(verdict)}" checked>'
             yield f'<label class="{_css_class(verdict)}">{box} {verdict.value}</label>'
     yield '<span class="soft shown"></span></div>'
-    columns = _text_columns("verdict", "tensor", *(["candidate"] if many else []))
+    columns = _text_columns("verdict", "tensor", *(["candidate"] if several else []))
     columns += _number_columns("max abs", "max rel", "rmse", "cosine", "out")
     columns += _text_columns("shape", "dtype", "matched by")
     yield _start_table(columns, "pairs")
     for index, pair in enumerate(pairs):
-        yield _format_pair(pair, many, detailed=index < _DETAILED)
+        yield _format_pair(pair, several, detailed=index < _DETAILED)
     yield _TABLE_END + "</section>"
 
 
-def _format_pair(pair: Pair, many: bool, detailed: bool) -> str:
+def _format_pair(pair: Pair, several: bool, detailed: bool) -> str:
     search = escape_html(f"{pair.name} {pair.candidate_name} {pair.slot or ''}".lower())
     cells = [_verdict_cell(pair), _name_cell(pair, detailed)]
-    if many:
+    if several:
         cells.append(_text_cell(pair.candidate, "name"))
     cells += [
         _number_cell(measure_max_abs(pair)),

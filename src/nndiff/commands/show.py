@@ -23,7 +23,7 @@ from nndiff.commands.progress import ProgressBar
 from nndiff.errors import UsageError
 from nndiff.names import natural_key, selected
 from nndiff.reports.output import print_text
-from nndiff.reports.sink import for_stdout
+from nndiff.reports.output import get_stdout_sink
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job, get_engine
 from nndiff.tensors import TensorRef
@@ -259,7 +259,7 @@ def _format_table(tensors: Sequence[TensorRef], statistics: _StatisticsByName | 
     from nndiff.reports.tables import ALWAYS, Cell, Column, format_table
     from nndiff.reports.terminal_sections import get_printed, make_console
 
-    sink = for_stdout()
+    sink = get_stdout_sink()
     console = make_console(sink.width, sink.color)
     columns = [Column("name", ALWAYS, least=40), Column("shape", 90), Column("dtype", 80)]
     if statistics is not None:

@@ -36,8 +36,13 @@ def merge_batches(results: Sequence[Comparison]) -> Comparison:
         for label, divergence in result.first_divergences.items():
             at = shifted_pairs.get((label, divergence.name))
             if at is not None:
-                names = {"name": at.reference_name, "candidate_name": at.candidate_name}
-                divergence = replace(divergence, order=at.order, call=divergence.call + batch * stride, **names)
+                divergence = replace(
+                    divergence,
+                    name=at.reference_name,
+                    candidate_name=at.candidate_name,
+                    order=at.order,
+                    call=divergence.call + batch * stride,
+                )
             firsts.setdefault(label, divergence)
     judgements = {}
     for label in first.judgements:

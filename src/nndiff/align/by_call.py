@@ -48,10 +48,8 @@ def _values_contradict(holders: Sequence[Call], partners: Sequence[Call]) -> boo
     """Return True if calls at different places return nearly the same: layers of one form that run in another order."""
     places = {call.key: place for place, call in enumerate(holders)}
     partner_places = {call.key: place for place, call in enumerate(partners)}
-    for call, partner in near_calls(holders, partners):
-        if places[call.key] != partner_places[partner.key]:
-            return True
-    return False
+    near = near_calls(holders, partners)
+    return any(places[call.key] != partner_places[partner.key] for call, partner in near)
 
 
 def _describe_structure(call: Call) -> Hashable:

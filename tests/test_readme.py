@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,19 +58,22 @@ def get_claims(shown: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of docs/tour with its checkpoints."""
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield a copy of docs/tour with its checkpoints, as the working directory."""
     folder = tmp_path_factory.mktemp("tour")
     shutil.copytree(ROOT / "docs" / "tour", folder, dirs_exist_ok=True)
-    subprocess.run([sys.executable, "checkpoints.py"], cwd=folder, check=True)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        patch.setenv("COLUMNS", "100")
+        runpy.run_path("checkpoints.py", run_name="__main__")
+        yield folder
+    for file in folder.glob("*.py"):
+        sys.modules.pop(file.stem, None)
 
 
-def test_the_screens_of_the_readme_are_real(
-    tour: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tour)
-    monkeypatch.setenv("COLUMNS", "100")
+@pytest.mark.usefixtures("tour")
+def test_the_screens_of_the_readme_are_real(capsys: pytest.CaptureFixture[str]) -> None:
     for command, shown in get_screens():
         status = main(shlex.split(command)[1:])
         output = capsys.readouterr()
@@ -80,9 +84,12 @@ def test_the_screens_of_the_readme_are_real(
             assert claim in printed, f"{command} does not print {claim!r}"
 
 
-def test_the_python_of_the_readme_runs(tour: Path) -> None:
-    for code in get_blocks(README, "python"):
-        subprocess.run([sys.executable, "-c", code], cwd=tour, check=True)
+@pytest.mark.usefixtures("tour")
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "python.md"], ids=["README", "python"])
+def test_the_python_of_the_pages_runs(page: Path) -> None:
+    names: dict[str, object] = {}
+    for code in get_blocks(page.read_text(), "python"):
+        exec(compile(code, page.name, "exec"), names)
 
 
 def get_commands() -> list[str]:

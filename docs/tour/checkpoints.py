@@ -1,4 +1,4 @@
-"""Write the checkpoints of the README: python checkpoints.py"""
+"""Write the checkpoints of the README."""
 
 import torch
 from bert import inputs, model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from nndiff.judge import ACCEPTED_INSIDE, ALWAYS_ACCEPTED
 from nndiff.result import Method
 from nndiff.verdict import EXTRA_OUTPUTS, Outcome, RelationKind
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "nndiff"
 
 
 def read_rows(page: str, cells: int) -> list[list[str]]:
@@ -48,3 +51,43 @@ def test_every_method_is_listed() -> None:
     for row in read_rows("pairing.md", 3):
         listed.update(re.findall(r"`(\w+)`", row[0]))
     assert listed == {method.value for method in Method}
+
+
+_WITH_THRESHOLDS = ("align/*.py", "relations/*.py", "diagnosis/*.py", "findings/*.py", "plan.py", "comparison.py",
+                    "judge.py", "tolerance.py")  # fmt: skip
+
+
+def list_numeric_constants() -> dict[tuple[str, str], object]:
+    """Return {(file, name): value} of the constants at the top of modules that are numbers, or dicts of numbers."""
+    constants: dict[tuple[str, str], object] = {}
+    for pattern in _WITH_THRESHOLDS:
+        for path in sorted(SOURCE.glob(pattern)):
+            for statement in ast.parse(path.read_text()).body:
+                if not isinstance(statement, ast.Assign):
+                    continue
+                (target,) = statement.targets
+                try:
+                    value = eval(ast.unparse(statement.value), {"__builtins__": {}})
+                except (NameError, TypeError):  # made of other things than numbers
+                    continue
+                several = isinstance(target, ast.Tuple)
+                names = [ast.unparse(name) for name in target.elts] if several else [ast.unparse(target)]
+                for name, number in zip(names, value if several else [value], strict=True):
+                    parts = list(number.values()) if isinstance(number, dict) else number
+                    parts = parts if isinstance(parts, (list, tuple)) else [parts]
+                    if name.isupper() and parts and all(isinstance(part, (int, float)) for part in parts):
+                        constants[str(path.relative_to(SOURCE)), name] = number
+    return constants
+
+
+def test_every_threshold_is_listed_with_its_value() -> None:
+    rows = read_rows("thresholds.md", 5) + read_rows("thresholds.md", 4)
+    listed = {(row[0].strip("`"), row[1].strip("`")): eval(row[2].strip("`")) for row in rows}
+    assert listed == list_numeric_constants()
+
+
+def test_the_tests_of_thresholds_exist() -> None:
+    tests = {path.name: path.read_text() for path in Path(__file__).parent.rglob("test_*.py")}
+    for row in read_rows("thresholds.md", 5):
+        for file, name in re.findall(r"`(test_\w+\.py)::(test_\w+)", row[4]):
+            assert f"def {name}(" in tests[file], row

@@ -11,7 +11,6 @@ from torch.nn import functional as F  # noqa: E402, N812  (as everybody writes i
 
 import nndiff  # noqa: E402
 from gradients import with_gradient  # noqa: E402
-from nndiff.weight_norm import fits  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 
@@ -235,18 +234,3 @@ def test_only_what_is_wrong_is_blamed_and_once():
     assert causes(result) == [("restructured", True), ("restructured", False)]
     assert result.findings[1].where == ("attn.in_proj_weight:param_grad", "w:param_grad")
     assert {left.name for left in result.leftovers if left.counts} == {"attn.in_proj_weight:param_grad", "w:param_grad"}
-
-
-@pytest.mark.parametrize(
-    ("g", "v", "wanted"),
-    [
-        ((4, 1), (4, 3), True),
-        ((1, 3), (4, 3), True),
-        ((4,), (4, 3), True),
-        ((), (4, 3), True),
-        ((5,), (4, 3), False),
-        ((4, 2), (4, 3), False),
-    ],
-)
-def test_a_size_fits_its_direction(g, v, wanted):
-    assert fits(g, v) is wanted

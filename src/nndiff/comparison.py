@@ -355,9 +355,17 @@ def _relate_leftovers(
                 free[leftover.side].append(sources[leftover.side].tensors[leftover.name])
         modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
 
+        from nndiff.diagnosis.noise import GradientScale  # what only recordings need
+
+        scales = GradientScale(plan.reference.tensors.values())
+
+        def scale_of(references: Sequence[TensorRef]) -> float:
+            return max(scales.of(tensor) for tensor in references)
+
         def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
             names = [tensor.name for tensor in (*references, *candidates)]
-            return tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+            atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+            return atol * scale_of(references), rtol
 
         def value_of(gradient: TensorRef) -> TensorRef | None:
             name = replace(gradient.site, slot=Slot.PARAM).name
@@ -372,7 +380,7 @@ def _relate_leftovers(
         )
         for group in groups:
             atol, rtol = tolerance_of(group.reference, group.candidate)
-            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol)
+            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale_of(group.reference))
             pair = _apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
             found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
             gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
@@ -410,7 +418,12 @@ def _pair_tied(
 
 
 def _make_related_pair(
-    plan: Plan, references: Sequence[TensorRef], candidates: Sequence[TensorRef], atol: float, rtol: float
+    plan: Plan,
+    references: Sequence[TensorRef],
+    candidates: Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    scale: float = 1.0,
 ) -> Pair:
     """Return the pair of tensors that a relation brings together; several on a side go by all their names."""
     reference, candidate = references[0], candidates[0]
@@ -426,6 +439,7 @@ def _make_related_pair(
         order=0,
         atol=atol,
         rtol=rtol,
+        scale=scale,
         sites=(reference.site, candidate.site) if plan.recorded else None,
     )
 

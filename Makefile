@@ -10,7 +10,7 @@ demo: $(STAMP)
 	@$(BIN)/nndiff demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # torch threads beside two workers only get in each other's way
 
 # The tests that need other environments: one with NeMo, one with next to nothing, and with OLD_TORCH=2.2.2 a third.
 test-systems: $(STAMP) .venv-nemo/.ready .venv-bare/.ready $(if $(OLD_TORCH),.venv-bare-$(OLD_TORCH)/.ready)

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 import nndiff
 from helpers import model
 from nndiff.errors import SourceError, UsageError
+from nndiff.result import NoteSlug
 from nndiff.tolerance import Tolerance
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from nndiff.align import FusedMatch, Match, Rename
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.files import unchanged
-from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept
+from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept, parse_judge
 from nndiff.metrics import Metrics
 from nndiff.names import looks_trainable, parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
@@ -64,7 +64,7 @@ def compare_sources(
         tuple(exclude),
         dict(group) if isinstance(group, Mapping) else parse_groups(group),
     )
-    rules = Rules(parse_accept(accept), Judge(judge), strict_dtype)
+    rules = Rules(parse_accept(accept), parse_judge(judge), strict_dtype)
     plans = plan_comparison(reference, candidates, pairing)
     return run_plans(plans, choose_tolerance(atol, rtol, tolerance), rules, pairing.groups, progress)
 
@@ -84,7 +84,10 @@ def run_plans(
         _measure_rows(rows, progress)
         parts = [_judge_plan(plan, [row for row in rows if row.plan is plan], tolerance, rules) for plan in plans]
     pairs: list[Pair] = []
+    firsts: dict[str, FirstDivergence] = {}
     for part in parts:
+        if part.first is not None:
+            firsts[part.candidate.label] = replace(part.first, order=part.first.order + len(pairs))
         for pair in part.pairs:
             pairs.append(replace(pair, order=len(pairs)))
     notes: dict[Note, None] = {}
@@ -99,7 +102,7 @@ def run_plans(
         judgements={part.candidate.label: part.judgement for part in parts},
         leftovers=tuple(leftover for part in parts for leftover in part.leftovers),
         findings=tuple(finding for part in parts for finding in part.findings),
-        first_divergences={part.candidate.label: part.first for part in parts if part.first is not None},
+        first_divergences=firsts,
         groups=groups,
         notes=tuple(notes),
         rules=rules,
@@ -121,6 +124,7 @@ class _Row:
     verdict: Verdict | None = None
     notes: tuple[Note, ...] = ()
     relation: Relation | None = None  # of a part of a fused layer: how it is taken out of the whole
+    whole: TensorRef | None = None  # the reference's fused tensor it is a part of: that has the statistics
 
 
 @dataclass(frozen=True)
@@ -146,9 +150,9 @@ def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
 
     for fused in plan.alignment.fused:
         rows += _cut_fused(plan, fused, tolerance)
-    scales = GradientScale(row.reference for row in rows)
+    scales = GradientScale(plan.reference.tensors.values())
     for row in rows:
-        row.scale = scales.of(row.reference)
+        row.scale = scales.of(row.whole or row.reference, row.atol)
         row.atol *= row.scale
     return sorted(rows, key=lambda row: row.reference.trace.order)
 
@@ -182,7 +186,9 @@ def _cut_fused(plan: Plan, fused: FusedMatch, tolerance: Tolerance) -> Iterator[
         piece = cut_part(whole, operations, f"{whole.name}.[{label}]")
         sides_of_part = (piece, part) if fused.whole_is_reference else (part, piece)
         match = Match(sides_of_part[0].name, sides_of_part[1].name, Method.PARTS, certain=relation is not None)
-        yield _make_row(plan, tolerance, match, *sides_of_part, part_relation if relation else None)
+        row = _make_row(plan, tolerance, match, *sides_of_part, part_relation if relation else None)
+        row.whole = whole if fused.whole_is_reference else None
+        yield row
 
 
 def _measure_rows(rows: Sequence[_Row], progress: Progress | None) -> None:
@@ -255,7 +261,7 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     pairs: Sequence[SitePair] = [SitePair(_make_pair(row, rules), row.reference, row.candidate) for row in rows]
     leftovers = plan.leftovers()
     if plan.recorded:
-        pairs = _judge_gradients(plan, pairs, leftovers)
+        pairs = _judge_gradients(plan, pairs, leftovers, rules)
     if not all(site.passed for site in pairs):
         pairs = _prove_pairs(pairs, rules)
     reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
@@ -277,17 +283,26 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     return _Part(reference, candidate, judged, leftovers, judgement, explained.first, explained.findings, notes)
 
 
-def _judge_gradients(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover]) -> Sequence[SitePair]:
+def _judge_gradients(
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], rules: Rules
+) -> Sequence[SitePair]:
     """Return the pairs, gradients judged by what they are: sums of many terms, or meaningless without a finite loss."""
     from nndiff.diagnosis.loss_check import drop_meaningless_gradients  # what only recordings need
     from nndiff.diagnosis.noise import judge_bias_gradients
 
-    judged = judge_bias_gradients(pairs)
-    pairs = [replace(site, pair=pair) for site, pair in zip(pairs, judged, strict=True)]
+    judged = []
+    for site, pair in zip(pairs, judge_bias_gradients(pairs), strict=True):
+        is_refused = rules.strict_dtype and pair.dtype[0] != pair.dtype[1]
+        judged.append(site if is_refused else replace(site, pair=pair))
+    pairs = judged
     return drop_meaningless_gradients(pairs, leftovers, plan.reference.meta, plan.candidate.meta)
 
 
 _MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
+# By these numbers most pairs that differ need no second look: trained apart, their elements go together (no axes are
+# permuted), and not by one factor.
+UNPERMUTED_CORRELATION = 0.99
+SCALED_COSINE = 1e-4  # what rounding to bfloat16 leaves of a cosine of 1
 _MOST_HINTS = 8  # relations of other tensors that are tried first
 
 
@@ -307,6 +322,8 @@ def _prove_pairs(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
             pair, reference, candidate = site.pair, [site.reference], [site.candidate]
             if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED or read > _MOST_READ:
                 continue
+            if not _may_be_related(site):
+                continue
             hints = [*layouts.get(pair.shape, ()), *scales]
             if attempt == "constants" and not (hints and _is_constant(site.reference)):
                 continue
@@ -320,6 +337,17 @@ def _prove_pairs(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
             metrics = relations.measure_related(relation, reference, candidate, pair.atol, pair.rtol)
             proven[index] = replace(site, pair=_apply_relation(pair, relation, metrics, rules))
     return proven
+
+
+def _may_be_related(site: SitePair) -> bool:
+    """Return False if the numbers of a pair speak against every relation: then its elements are not read again."""
+    numbers = site.pair.stored
+    if numbers is None or site.reference.dtype.kind != site.candidate.dtype.kind:
+        return True  # other shapes, or a mask
+    if 1 - abs(numbers.cosine) < SCALED_COSINE:
+        return True
+    sizes = [size for size in site.reference.shape if size > 1]
+    return len(set(sizes)) < len(sizes) and not numbers.correlation > UNPERMUTED_CORRELATION
 
 
 def _is_constant(tensor: TensorRef) -> bool:
@@ -340,6 +368,7 @@ def _relate_leftovers(
     plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> _RelatedLeftovers:
     """Pair tensors without a partner by proven relations: tied, stacked or fused, weight norm."""
+    from nndiff.diagnosis.noise import GradientScale
     from nndiff.relations import relate_leftovers
 
     sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
@@ -356,9 +385,12 @@ def _relate_leftovers(
                 free[leftover.side].append(sources[leftover.side].tensors[leftover.name])
         modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
 
+        scales = GradientScale(plan.reference.tensors.values())
+
         def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
             names = [tensor.name for tensor in (*references, *candidates)]
-            return tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+            atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+            return atol * min(scales.of(tensor, atol) for tensor in references), rtol
 
         def value_of(gradient: TensorRef) -> TensorRef | None:
             name = replace(gradient.site, slot=Slot.PARAM).name

@@ -146,12 +146,12 @@ def is_computed_buffer(tensor: TensorRef) -> bool:
         return False
     numbers = array.astype(np.float64)
     rows = numbers.reshape(-1, numbers.shape[-1])
-    if np.all(rows == rows[0]) and rows.shape[1] > 1:
+    if np.all(rows == rows[0]) and rows.shape[1] > 2:
         row = rows[0]
         steps = np.diff(row)
         if np.all(steps == steps[0]) and (steps[0] != 0 or array.dtype.kind in "iub"):  # positions, token types
             return True
-        if array.dtype.kind == "f" and np.all(row > 0) and row.size > 2:  # 1 / theta ** (2 i / d): a geometric row
+        if array.dtype.kind == "f" and np.all(row > 0):  # 1 / theta ** (2 i / d): a geometric row
             ratios = row[1:] / row[:-1]
             return bool(np.allclose(ratios, ratios[0], rtol=1e-4))
         return False

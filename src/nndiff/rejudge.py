@@ -23,7 +23,17 @@ from nndiff.tolerance import Tolerance
 from nndiff.verdict import RelationKind, Verdict
 
 COMPARE_AGAIN = "the saved numbers do not decide at this tolerance: compare the sources again"
-_SLOT_ORDER = (Slot.MODEL_INPUT, Slot.OUTPUT, Slot.LOSS, Slot.GRAD_OUTPUT, Slot.PARAM_GRAD)  # one kind after the other
+_SLOT_ORDER = (  # one kind after the other
+    Slot.MODEL_INPUT,
+    Slot.PARAM,
+    Slot.BUFFER_BEFORE,
+    Slot.OUTPUT,
+    Slot.LOSS,
+    Slot.GRAD_OUTPUT,
+    Slot.PARAM_GRAD,
+    Slot.MODEL_INPUT_GRAD,
+    Slot.BUFFER,
+)
 
 
 def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Collection[str] = ()) -> Comparison:
@@ -53,7 +63,10 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
             ):
                 findings.append(finding)
     notes = [note for note in comparison.notes if note.slug is not NoteSlug.COMPARE_AGAIN]
-    if any(pair.has_note(NoteSlug.COMPARE_AGAIN) and decides_verdict(pair, comparison.rules) for pair in pairs):
+    undecided = any(pair.has_note(NoteSlug.COMPARE_AGAIN) and decides_verdict(pair, comparison.rules) for pair in pairs)
+    # parameters without a partner may be the same in another form at a larger tolerance: nobody looked
+    unproven = any(leftover.counts and leftover.is_inside for leftover in comparison.leftovers)
+    if undecided or (unproven and tolerance != comparison.tolerance):
         notes.append(Note(NoteSlug.COMPARE_AGAIN, COMPARE_AGAIN))
     return replace(
         comparison,
@@ -68,8 +81,10 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
 
 def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
     """Return a pair judged at another tolerance; a note says where its numbers do not decide."""
-    atol, rtol = tolerance.for_pair((pair.reference_name, pair.candidate_name), *pair.dtypes)
-    atol *= pair.scale
+    names = [*pair.reference_name.split(" + "), *pair.candidate_name.split(" + ")]
+    atol, rtol = tolerance.for_pair(names, *pair.dtypes)
+    # a scale above 1 is what rounding comes to: that does not grow with the tolerance
+    atol = max(atol * min(pair.scale, 1.0), min(atol * pair.scale, pair.atol))
     if (atol, rtol) == (pair.atol, pair.rtol):
         return pair
     looser = atol > pair.atol or rtol > pair.rtol
@@ -86,6 +101,8 @@ def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
             verdict, decided = Verdict.CLOSE, True
         if not decided and not looser and not pair.verdict.passed and pair.metrics.mismatched is not None:
             decided = True
+    if pair.has_note(NoteSlug.SUM_OF_GRADIENTS) and verdict is Verdict.CLOSE and tighter:
+        verdict, decided = Verdict.DIFFERENT, False  # the gradients it is the sum of may be out now
     if looser and not verdict.passed and _may_be_related(pair, rules):
         decided = False  # at a larger tolerance another layout may be proven: nobody looked
     if not decided:

@@ -82,7 +82,7 @@ def test_a_fault_is_the_first_divergence(diff, fault, place):
 def test_a_fault_between_modules_is_found_between_them(diff, name, fault, layer, after, before):
     result = diff(name, fault)
     assert result.exit_code == 1
-    told = json.dumps(result.first_divergence)
+    told = str(result.first_divergence)
     assert f"{layer}.{after}:output" in told
     assert f"{layer}.{before}:output" in told
 
@@ -106,8 +106,8 @@ def test_a_branch_without_gradient_is_found_though_every_output_agrees(diff, fau
 def test_a_dropout_too_many_shows_in_train_mode_alone(diff):
     assert diff("eval", "one_dropout_more").verdict == "identical"
     found = diff("train", "one_dropout_more").first_divergence
-    assert (found["name"], found["candidate_name"]) == ("decoder.decoder_layers:output", "head:output")
-    assert (found["inputs"], found["before"]) == ("in tolerance", "decoder.decoder_layers.0:output")
+    assert (found.name, found.candidate_name) == ("decoder.decoder_layers:output", "head:output")
+    assert (found.inputs.value, found.before) == ("in tolerance", "decoder.decoder_layers.0:output")
 
 
 def test_all_in_one_command_each_side_in_its_own_environment_in_train_mode(nemo, tmp_path, monkeypatch):
@@ -128,5 +128,5 @@ def test_a_fault_is_told_by_one_command_that_replays_the_recording_into_a_factor
     command = ("-m", "nndiff", "diff", nemo.folder / "eval.nnrec", f"{PORT}:wrong_eps", "--rename", RENAMED)
     done = run_in(sys.executable, *command)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "first at encoder.layers.0.norm_out:output" in done.stdout
+    assert "first divergence at encoder.layers.0.norm_out:output" in done.stdout
     assert "eps 1e-05 → 0.001" in done.stdout

@@ -22,8 +22,7 @@ from nndiff.commands.options import (
 from nndiff.commands.progress import ProgressBar
 from nndiff.errors import UsageError
 from nndiff.names import natural_key, selected
-from nndiff.reports.output import print_text
-from nndiff.reports.output import get_stdout_sink
+from nndiff.reports.output import get_stdout_sink, print_text
 from nndiff.sources import Source, open_source
 from nndiff.stats import Job
 from nndiff.stats.engine import get_engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nndiff.diagnosis.modules import read_never_called
 from nndiff.findings.case import Case
@@ -68,7 +68,10 @@ def find_weight_causes(case: Case, weights: WeightsAtSite | None) -> Iterator[Fi
 
 def find_swapped_weights(case: Case, against_names: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     """Yield the modules that hold each other's weights: (reference, candidate) that were paired against their names."""
-    if case.passed or not against_names:
+    if case.passed:
+        return
+    against_names = [names for names in against_names if _is_exchanged(names, dict(against_names))]
+    if not against_names:
         return
     texts = [f"{reference} in the reference, {candidate} in the candidate" for reference, candidate in against_names]
     yield Finding(
@@ -78,3 +81,15 @@ def find_swapped_weights(case: Case, against_names: Sequence[tuple[str, str]]) -
         "check the order in which layers are built, and the names the weights are loaded by",
         0.9,
     )
+
+
+def _is_exchanged(names: tuple[str, str], partners: Mapping[str, str]) -> bool:
+    """Return True if modules exchanged their weights among each other; names that are only shifted lead elsewhere."""
+    start, name = names
+    for _ in range(len(partners)):
+        if name == start:
+            return True
+        if name not in partners:
+            return False
+        name = partners[name]
+    return False

@@ -12,7 +12,7 @@ from nndiff.relations.operations import widen
 from nndiff.relations.relation import Array, Relation
 from nndiff.stats import Job
 from nndiff.stats.engine import get_engine
-from nndiff.tensors import MemoryData, TensorRef
+from nndiff.tensors import MemoryData, Shape, TensorRef
 
 LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried
 SAMPLE_ROUNDING = 1e-12  # relative; the sample must not reject what the engine, which rounds otherwise, accepts
@@ -80,6 +80,18 @@ def agree_in_sample(reference: Array, candidate: Array, atol: float, rtol: float
         # NaN and inf fail both comparisons; whether they are at the same places is for the engine to tell
         gap, room = np.abs(candidate - reference), atol + rtol * np.abs(reference)
         return not bool(np.any(gap > room * (1 + SAMPLE_ROUNDING)))
+
+
+def sample_places(shape: Shape) -> list[Array]:
+    """Return a few places scattered over a shape, as one array of indices for each axis."""
+    random = np.random.default_rng(0)
+    return [random.integers(0, size, SAMPLED) for size in shape]
+
+
+def read_places(tensor: TensorRef, places: Sequence[Array]) -> Array:
+    """Return the elements of a tensor at some places; nothing else of it is read."""
+    flat = np.ravel_multi_index(tuple(places), tensor.shape)
+    return np.asarray(tensor.dtype.decode(tensor.take(flat.tolist())))
 
 
 def agree_after(

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from nndiff.relations.operations import Multiply, widen
-from nndiff.relations.proof import STATS_ROUNDING, agree_after, is_readable, is_telling, read_array
+from nndiff.relations.proof import (
+    SAMPLED,
+    STATS_ROUNDING,
+    agree_after,
+    agree_in_sample,
+    is_readable,
+    is_telling,
+    read_array,
+    read_places,
+    sample_places,
+)
 from nndiff.relations.relation import Array, Relation
 from nndiff.tensors import TensorRef
 from nndiff.verdict import RelationKind
@@ -34,6 +44,8 @@ def prove(
             return None
     if statistics_exclude_factor(reference[0], candidate[0], atol, rtol):
         return None
+    if not may_be_scaled(reference[0], candidate[0], atol, rtol):
+        return None
     reference_array, candidate_array = read_array(reference[0]), read_array(candidate[0])
     for hint in hints:
         if hint.kind is RelationKind.SCALE and agree_after(hint, [reference_array], [candidate_array], atol, rtol):
@@ -45,6 +57,19 @@ def prove(
         return None
     relation = Relation(RelationKind.SCALE, candidate=(Multiply(1 / factor),))
     return relation if agree_after(relation, [reference_array], [candidate_array], atol, rtol) else None
+
+
+def may_be_scaled(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
+    """Return False if a few elements have no common factor: then nothing more is read."""
+    if reference.missing or candidate.missing or reference.count <= SAMPLED:
+        return True
+    places = sample_places(reference.shape)
+    elements, candidate_elements = read_places(reference, places), read_places(candidate, places)
+    factor = fit_factor(elements, candidate_elements)
+    if factor is None:
+        return True  # zeros: the other elements tell
+    # the factor of the sample is as good as its elements: twice the tolerance leaves room for that
+    return agree_in_sample(elements, widen(candidate_elements) / factor, 2 * atol, 2 * rtol)
 
 
 def fit_factor(reference: Array, candidate: Array) -> float | None:

@@ -11,7 +11,8 @@ from nndiff.errors import UsageError
 from nndiff.judge import is_accepted, judge_candidate, parse_accept
 from nndiff.result import Judgement, Leftover, LeftoverReason, Method, Pair, Rules, Side
 from nndiff.sources import open_source
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import Judge, Outcome, RelationKind, Verdict
 

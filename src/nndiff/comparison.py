@@ -30,7 +30,8 @@ from nndiff.result import (
     Rules,
     Side,
 )
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
 from nndiff.tensors import Shape, Slot, TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.metrics import Metrics
 from nndiff.result import Note, NoteSlug, Pair
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import Slot, TensorRef
 from nndiff.tolerance import DEFAULT_ATOL
 from nndiff.verdict import Verdict

@@ -10,7 +10,8 @@ from nndiff.dtypes import from_numpy
 from nndiff.metrics import Metrics
 from nndiff.relations.operations import widen
 from nndiff.relations.relation import Array, Relation
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import MemoryData, Shape, TensorRef
 
 LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried

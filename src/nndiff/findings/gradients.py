@@ -44,9 +44,9 @@ def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterato
     for finding, names in untied:
         yield finding
         explained |= names
-    for finding, names in _find_missing_gradients(case, explained):
+    for finding, missing_names in _find_missing_gradients(case, explained):
         yield finding
-        explained |= names
+        explained |= missing_names
     if not outputs_agree:
         return
     yield from _find_unproven_gradients(case, explained)

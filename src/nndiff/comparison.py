@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nndiff.align import FusedMatch, Match, Rename
 from nndiff.diagnosis.site_pairs import SitePair
@@ -36,6 +36,9 @@ from nndiff.stats.shortcuts import judge_unmeasured
 from nndiff.tensors import Shape, Slot, TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 from nndiff.verdict import Judge, RelationKind, Verdict
+
+if TYPE_CHECKING:
+    from nndiff.relations import Relation as ProvenRelation
 
 Progress = Callable[[int, int], None]  # elements done, elements in all
 
@@ -124,7 +127,6 @@ class _Row:
     verdict: Verdict | None = None
     notes: tuple[Note, ...] = ()
     relation: Relation | None = None  # of a part of a fused layer: how it is taken out of the whole
-    whole: TensorRef | None = None  # the reference's fused tensor it is a part of: that has the statistics
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,12 @@ def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
         return rows
     from nndiff.diagnosis.noise import GradientScale  # what only recordings need
 
-    for fused in plan.alignment.fused:
-        rows += _cut_fused(plan, fused, tolerance)
     scales = GradientScale(plan.reference.tensors.values())
     for row in rows:
-        row.scale = scales.of(row.whole or row.reference, row.atol)
+        row.scale = scales.of(row.reference, row.atol)
+    for layer in _group_fused(plan):
+        rows += _cut_fused_layer(plan, layer, tolerance, scales.of)
+    for row in rows:
         row.atol *= row.scale
     return sorted(rows, key=lambda row: row.reference.trace.order)
 
@@ -170,25 +173,60 @@ def _make_row(
     return _Row(plan, match, reference, candidate, atol, rtol, relation=relation)
 
 
-def _cut_fused(plan: Plan, fused: FusedMatch, tolerance: Tolerance) -> Iterator[_Row]:
-    """Yield one row for each part of a fused layer; certain where the elements prove how the parts lie in it."""
-    from nndiff.relations.fused import cut_part, natural_parts, prove, relate_parts
+_TELLING_FIRST = (Slot.PARAM, Slot.OUTPUT, Slot.GRAD_OUTPUT, Slot.PARAM_GRAD)  # of how parts lie in a fused layer
 
-    wholes, others = (plan.reference, plan.candidate) if fused.whole_is_reference else (plan.candidate, plan.reference)
-    whole = wholes.tensors[fused.whole]
-    parts = [others.tensors[name] for name in fused.parts]
-    atol, rtol = tolerance.for_pair((fused.whole, *fused.parts), whole.dtype, parts[0].dtype)
-    sides = ([whole], parts) if fused.whole_is_reference else (parts, [whole])
-    relation = prove(*sides, atol, rtol)
-    related = relate_parts(relation, parts) if relation else natural_parts(whole, parts, fused.whole_is_reference)
-    for part, label, part_relation in zip(parts, fused.labels, related or (), strict=bool(related)):
-        operations = part_relation.reference if fused.whole_is_reference else part_relation.candidate
-        piece = cut_part(whole, operations, f"{whole.name}.[{label}]")
-        sides_of_part = (piece, part) if fused.whole_is_reference else (part, piece)
-        match = Match(sides_of_part[0].name, sides_of_part[1].name, Method.PARTS, certain=relation is not None)
-        row = _make_row(plan, tolerance, match, *sides_of_part, part_relation if relation else None)
-        row.whole = whole if fused.whole_is_reference else None
-        yield row
+
+def _group_fused(plan: Plan) -> Iterable[list[FusedMatch]]:
+    """Return the tensors of each fused layer together."""
+    layers: dict[tuple[str, ...], list[FusedMatch]] = {}
+    for match in plan.alignment.fused:
+        wholes, others = plan.reference.tensors, plan.candidate.tensors
+        if not match.whole_is_reference:
+            wholes, others = others, wholes
+        modules = wholes[match.whole].site.module, *(others[name].site.module for name in match.parts)
+        layers.setdefault((match.group,) if match.group else modules, []).append(match)
+    return layers.values()
+
+
+def _cut_fused_layer(
+    plan: Plan, layer: Sequence[FusedMatch], tolerance: Tolerance, scale_of: Callable[[TensorRef], float]
+) -> Iterator[_Row]:
+    """Yield one row for each part of every tensor of a fused layer; certain where it is proven how the parts lie.
+
+    They lie in one way in all tensors of the layer: the first that proves it decides for the others, so that a
+    gradient whose parts are exchanged is wrong, and the parts of a bias, single numbers, are found at all.
+    """
+    from nndiff.relations import fused as fused_layers
+
+    def rank(fused: FusedMatch) -> tuple[int, int]:
+        whole = (plan.reference if fused.whole_is_reference else plan.candidate).tensors[fused.whole]
+        return _TELLING_FIRST.index(whole.site.slot), -whole.count
+
+    layout: fused_layers.PartLayout | None = None
+    for fused in sorted(layer, key=rank):
+        sources = (plan.reference, plan.candidate) if fused.whole_is_reference else (plan.candidate, plan.reference)
+        whole = sources[0].tensors[fused.whole]
+        parts = [sources[1].tensors[name] for name in fused.parts]
+        sides = ([whole], parts) if fused.whole_is_reference else (parts, [whole])
+        atol, rtol = tolerance.for_pair((fused.whole, *fused.parts), whole.dtype, parts[0].dtype)
+        scale = max(map(scale_of, sides[0]))
+        following = fused_layers.follow_layout(layout, *sides, atol * scale, rtol) if layout else None
+        relation, proven = following or (fused_layers.prove(*sides, atol * scale, rtol), True)
+        if relation is not None and layout is None:
+            layout = fused_layers.read_layout(relation, parts)
+        related = (
+            fused_layers.relate_parts(relation, parts)
+            if relation
+            else fused_layers.natural_parts(whole, parts, fused.whole_is_reference)
+        )
+        for part, label, part_relation in zip(parts, fused.labels, related or (), strict=bool(related)):
+            operations = part_relation.reference if fused.whole_is_reference else part_relation.candidate
+            piece = fused_layers.cut_part(whole, operations, f"{whole.name}.[{label}]")
+            sides_of_part = (piece, part) if fused.whole_is_reference else (part, piece)
+            match = Match(sides_of_part[0].name, sides_of_part[1].name, Method.PARTS, certain=relation is not None)
+            row = _make_row(plan, tolerance, match, *sides_of_part, part_relation if relation and proven else None)
+            row.scale = scale if fused.whole_is_reference else scale_of(part)
+            yield row
 
 
 def _measure_rows(rows: Sequence[_Row], progress: Progress | None) -> None:
@@ -249,9 +287,13 @@ def _make_pair(row: _Row, rules: Rules) -> Pair:
     return _apply_relation(pair, row.relation, row.metrics, rules)
 
 
-def _apply_relation(pair: Pair, relation: Relation, metrics: Metrics, rules: Rules) -> Pair:
-    """Return a pair with a proven relation; where its kind is accepted, the numbers after it are judged."""
-    accepted = is_accepted(relation.kind, pair.sites[0] if pair.sites else None, rules)
+def _apply_relation(pair: Pair, relation: Relation, metrics: Metrics, rules: Rules, fits: bool = True) -> Pair:
+    """Return a pair with a proven relation; where its kind is accepted, the numbers after it are judged.
+
+    One that does not fit what else is known of the tensors is shown, and accepted only where the user says so.
+    """
+    site = pair.sites[0] if pair.sites and fits else None
+    accepted = is_accepted(relation.kind, site, rules)
     pair = replace(pair, related=Related(relation, metrics, accepted))
     return replace(pair, verdict=judge_numbers(metrics, pair.dtype, rules)) if accepted else pair
 
@@ -263,7 +305,7 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     if plan.recorded:
         pairs = _judge_gradients(plan, pairs, leftovers, rules)
     if not all(site.passed for site in pairs):
-        pairs = _prove_pairs(pairs, rules)
+        pairs = _prove_pairs(plan, pairs, rules)
     reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
     if any(leftover.counts for leftover in leftovers):
         related = _relate_leftovers(plan, pairs, leftovers, tolerance, rules)
@@ -306,7 +348,7 @@ SCALED_COSINE = 1e-4  # what rounding to bfloat16 leaves of a cosine of 1
 _MOST_HINTS = 8  # relations of other tensors that are tried first
 
 
-def _prove_pairs(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
+def _prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
     """Return the pairs, those that differ with the relation that makes them agree, where one is proven.
 
     Elements that are all alike fit many relations: such tensors are tried again with those that others have.
@@ -335,8 +377,34 @@ def _prove_pairs(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
             if relation not in known and len(known) < _MOST_HINTS:
                 known.append(relation)
             metrics = relations.measure_related(relation, reference, candidate, pair.atol, pair.rtol)
-            proven[index] = replace(site, pair=_apply_relation(pair, relation, metrics, rules))
+            fits = site.slot is not Slot.PARAM_GRAD or _fits_parameter(plan, site, relation)
+            proven[index] = replace(site, pair=_apply_relation(pair, relation, metrics, rules, fits))
     return proven
+
+
+def _fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation) -> bool:
+    """Return False if the parameters of two gradients are known not to lie as these do.
+
+    A gradient has the layout of its parameter: that of the very same parameter cannot be permuted. Where all that is
+    known of the parameters is that they are not the same, they may lie as the gradients do.
+    """
+    from nndiff.recording.format.weights import read_held_tensors
+    from nndiff.relations import measure_related
+
+    pair = gradient.pair
+    if relation.kind is not RelationKind.LAYOUT or pair.shape[0] != pair.shape[1]:
+        return True  # a sum, an expansion, another shape: the parameters cannot be the same
+    values: list[TensorRef] = []
+    held = []
+    for source, tensor in ((plan.reference, gradient.reference), (plan.candidate, gradient.candidate)):
+        value = source.tensors.get(replace(tensor.site, slot=Slot.PARAM).name)
+        if value is not None and not value.missing:
+            values.append(value)
+        held.append(read_held_tensors(source.meta).get(f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")))
+    if len(values) == 2:
+        atol = pair.atol / pair.scale if pair.scale else pair.atol  # the gradient's scale is not the parameter's
+        return measure_related(relation, [values[0]], [values[1]], atol, pair.rtol).mismatched == 0
+    return held[0] is None or held[0] != held[1]
 
 
 def _may_be_related(site: SitePair) -> bool:
@@ -371,7 +439,7 @@ def _relate_leftovers(
     plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> _RelatedLeftovers:
     """Pair tensors without a partner by proven relations: tied, stacked or fused, weight norm."""
-    from nndiff.diagnosis.noise import GradientScale
+    from nndiff.diagnosis.noise import GradientScale  # what only recordings need
     from nndiff.relations import relate_leftovers
 
     sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
@@ -387,13 +455,12 @@ def _relate_leftovers(
             if leftover.counts and (leftover.side, leftover.name) not in gone:
                 free[leftover.side].append(sources[leftover.side].tensors[leftover.name])
         modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
-
         scales = GradientScale(plan.reference.tensors.values())
 
         def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
             names = [tensor.name for tensor in (*references, *candidates)]
             atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
-            scale = min(scales.of(tensor, atol) for tensor in references)
+            scale = max(scales.of(tensor, atol) for tensor in references)
             return atol * scale, rtol, scale
 
         def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from torch import nn
 
 import nndiff
 from gradients import with_gradient
-from nndiff.reports.wording import headline
+from nndiff.result import Method
+from nndiff.verdict import RelationKind
 
 HEADS, SIZE = 4, 8
 WIDTH = HEADS * SIZE
@@ -180,40 +181,43 @@ def test_fused_is_the_same(kind, flipped, backward):
     failing = [(pair.name, pair.candidate_name, pair.method.value) for pair in result.pairs if not pair.verdict.passed]
     assert result.exit_code == 0, (failing, [left for left in result.leftovers if left.counts])
     causes = {finding.cause for finding in result.findings}
-    if kind == "bare parameters":
-        assert causes == ({"restructured"} if backward else set())
-    elif "torch" not in kind or backward:
-        assert causes == {"fused"}
-        assert "in 2 places" in result.findings[0].evidence
+    told = backward or "torch" not in kind and kind != "bare parameters"  # where no layer is fused, gradients tell
+    assert causes == ({"fused"} if told else set())
+    if told and kind != "bare parameters":
+        (finding,) = result.findings
+        assert "in 2 places" in finding.evidence
 
 
 def test_parts_are_named_and_nothing_is_left_over():
     result = nndiff.compare(*nets(Interleaved), inputs=INPUT, backward=True)
     assert not result.leftovers
-    parts = {pair.name: pair for pair in result.pairs if pair.method.value.startswith("part of a fused layer")}
+    parts = {pair.name: pair for pair in result.pairs if pair.method is Method.PARTS}
     assert parts["0.attn.k_proj:output"].candidate_name == "0.attn.qkv:output.[k_proj]"
     assert parts["0.attn.k_proj.weight:param_grad"].shape == ((WIDTH, WIDTH), (WIDTH, WIDTH))
     assert {pair.slot for pair in parts.values()} == {"output", "grad_output", "param_grad"}
+    assert all(pair.certain and pair.related for pair in parts.values())
 
 
-def test_parameters_in_another_form_are_listed_and_told():
+def test_parameters_of_no_layer_are_proven_by_their_gradients():
     result = nndiff.compare(*nets(Bare), inputs=INPUT, backward=True)
-    left = {each.name: each for each in result.leftovers if "param_grad" in each.name}
-    assert {"0.attn.q_proj.weight:param_grad", "0.attn.w:param_grad"} <= set(left)
-    assert all(not each.counts and "in another form" in each.hint for each in left.values())
-    assert headline(result).endswith("; parameters in another form were not compared")
+    pairs = {pair.candidate_name: pair for pair in result.pairs}
+    pair = pairs["0.attn.w:param_grad"]
+    assert {f"0.attn.{name}_proj.weight:param_grad" for name in "qkv"} == set(pair.reference_name.split(" + "))
+    assert pair.related.accepted
+    assert pair.related.relation.kind is RelationKind.LAYOUT
+    assert not [left.name for left in result.leftovers if left.counts]
 
 
-def test_what_only_was_kept_of_is_listed_and_told(tmp_path):
+def test_gradients_of_which_only_statistics_were_kept_are_no_pass(tmp_path):
     one, other = nets(Fused)
     for name, net in (("one", one), ("other", other)):
         keep = ("full", "stats:*.[qkv]_proj*", "stats:*.qkv*")
         nndiff.record(net, INPUT, path=tmp_path / name, backward=True, keep=keep)
     result = nndiff.compare(tmp_path / "one", tmp_path / "other")
+    assert result.exit_code == 1
     parted = [left for left in result.leftovers if "q_proj.weight" in left.name]
     assert parted
-    assert not any(left.counts for left in parted)
-    assert "restructured" in {finding.cause for finding in result.findings}
+    assert all(left.counts for left in parted)
 
 
 def hurt(layer, how):
@@ -323,7 +327,9 @@ def test_layers_of_fitting_shapes_that_do_not_belong_together_are_no_bug():
     two = Two()
     result = nndiff.compare(two, One(two), inputs=INPUT)
     assert result.exit_code == 0
-    assert {left.name for left in result.leftovers} == {"a:output", "b:output", "c:output"}
+    inside = [pair for pair in result.pairs if pair.sites[0].module]
+    assert {pair.reference_name for pair in inside} == {"a:output", "b:output"}
+    assert not any(pair.decides or pair.verdict.passed for pair in inside)
 
 
 def test_filters_may_leave_single_parts():

@@ -13,6 +13,9 @@ from zoo import ZOO, built
 import nndiff
 from gradients import slightly
 from nndiff.recording.record import record
+from nndiff.relations import load_relation
+from nndiff.result import PartingReason
+from nndiff.result_json import load
 
 
 def model(name):
@@ -168,7 +171,7 @@ FORWARD = {
     dropout_left_on: ("bert", "encoder.layer.1.output.dropout"),
     cast: ("llama", "model.layers.1.mlp.up_proj"),
     no_bias: ("bert", "encoder.layer.1.attention.self.query"),
-    norms_swapped: ("bert", "encoder.layer.1.attention.output.LayerNorm"),
+    norms_swapped: ("bert", "encoder.layer.1.attention.output"),  # the norms themselves are paired by their weights
     cross_attention_of_something_else: ("whisper", "decoder.layers.1.encoder_attn"),
     statistics: ("resnet", "encoder.stages.1.layers.0.layer.1.normalization"),
     decay: ("mamba", "backbone.layers.1.mixer"),
@@ -188,6 +191,15 @@ def test_a_bug_is_found_at_its_very_place(bug, backward, reference, tmp_path):
     assert result.first_divergence.module == place
     wrong = {"gradients-only", "rounding", "more-than-rounding"}
     assert not wrong & {finding.cause for finding in result.findings}
+
+
+def test_swapped_norms_are_named(reference, tmp_path):
+    broken = model("bert")
+    norms_swapped(broken)
+    record(broken, ZOO["bert"].inputs(), path=tmp_path / "wrong.nnrec")
+    result = nndiff.compare(reference("bert", False), tmp_path / "wrong.nnrec")
+    (found,) = [finding for finding in result.findings if finding.cause == "weights-swapped"]
+    assert "encoder.layer.1.attention.output.LayerNorm" in found.where
 
 
 def activation_backward(m):
@@ -277,33 +289,30 @@ def frozen(m):
     m.encoder.layer[1].intermediate.dense.weight.requires_grad_(False)
 
 
-# bug: the model, the module to look in, and what is said of it
+G, MISSING = PartingReason.GRADIENT, PartingReason.GRADIENT_MISSING
+# bug: the model, the module to look in, why it is taken, and a word of what is said of it
 BACKWARD = {
-    activation_backward: ("llama", "model.layers.1.mlp.act_fn", "its backward"),
-    norm_backward: ("bert", "encoder.layer.1.output", "the backward of encoder.layer.1.output.LayerNorm"),
-    layer_backward: ("llama", "model.layers.1", "the backward of what model.layers.1 does"),
-    weight_backward: ("bert", "encoder.layer.1.intermediate.dense", "that of its parameter is out"),
-    key_input_detached: ("llama", "model.layers.1.self_attn", "q_proj, model.layers.1.self_attn.k_proj"),
-    cross_attention_detached: ("whisper", "decoder.layers.1.encoder_attn", "between encoder.layer_norm and"),
-    residual_detached: ("llama", "model.layers.1", "cut off on a way past model.layers.1.input_layernorm"),
-    residual_scaled: ("llama", "model.layers.1", "multiplied by 1.1 on a way past model.layers.1.input_layernorm"),
-    attention_detached: ("llama", "model.layers.1.self_attn", "no gradient reaches it in the candidate"),
-    norm_returned_otherwise: ("llama", "model", "the backward of what model does after model.norm"),
-    layer_detached: ("llama", "model.layers.1", "its output asks for no gradient in the candidate"),
-    residual_of_output_detached: ("bert", "encoder.layer.1.output", "cut off on a way past"),
-    gradient_turned: ("llama", "model.layers.1.self_attn.q_proj", "that of its parameter is out"),
-    value_detached: (
-        "bert",
-        "encoder.layer.1.attention.self.value",
-        "its output asks for no gradient in the candidate",
-    ),
-    frozen: ("bert", "encoder.layer.1.intermediate.dense", "the candidate has no gradient of it"),
+    activation_backward: ("llama", "model.layers.1.mlp.act_fn", G, "its backward"),
+    norm_backward: ("bert", "encoder.layer.1.output", G, "encoder.layer.1.output.LayerNorm"),
+    layer_backward: ("llama", "model.layers.1", G, "the backward of what model.layers.1 does"),
+    weight_backward: ("bert", "encoder.layer.1.intermediate.dense", G, "parameter"),
+    key_input_detached: ("llama", "model.layers.1.self_attn", G, "q_proj, model.layers.1.self_attn.k_proj"),
+    cross_attention_detached: ("whisper", "decoder.layers.1.encoder_attn", G, "between encoder.layer_norm and"),
+    residual_detached: ("llama", "model.layers.1", G, "cut off"),
+    residual_scaled: ("llama", "model.layers.1", G, "multiplied by 1.1"),
+    attention_detached: ("llama", "model.layers.1.self_attn", MISSING, "candidate"),
+    norm_returned_otherwise: ("llama", "model", G, "after model.norm"),
+    layer_detached: ("llama", "model.layers.1", MISSING, "detached"),
+    residual_of_output_detached: ("bert", "encoder.layer.1.output", G, "cut off"),
+    gradient_turned: ("llama", "model.layers.1.self_attn.q_proj", G, "parameter"),
+    value_detached: ("bert", "encoder.layer.1.attention.self.value", MISSING, "detached"),
+    frozen: ("bert", "encoder.layer.1.intermediate.dense", MISSING, "frozen"),
 }
 
 
 @pytest.mark.parametrize("bug", BACKWARD, ids=lambda bug: bug.__name__)
 def test_a_bug_of_the_backward_pass_is_found_at_its_place(bug, reference, tmp_path):
-    name, place, said = BACKWARD[bug]
+    name, place, reason, said = BACKWARD[bug]
     broken = model(name)
     bug(broken)
     record(broken, ZOO[name].inputs(), path=tmp_path / "forward.nnrec")
@@ -311,12 +320,43 @@ def test_a_bug_of_the_backward_pass_is_found_at_its_place(bug, reference, tmp_pa
     record(broken, ZOO[name].inputs(), path=tmp_path / "wrong.nnrec", backward=True)
     result = nndiff.compare(reference(name, True), tmp_path / "wrong.nnrec")
     assert result.exit_code == 1
-    assert result.first_divergence.module == place
+    assert (result.first_divergence.module, result.first_divergence.reason) == (place, reason)
     assert said in result.first_divergence.why
 
 
+@pytest.mark.parametrize("params", [False, True])
+def test_a_gradient_lies_as_its_parameter_does(params, tmp_path):
+    """Transposed with its parameter it is the same; transposed alone it is wrong."""
+
+    def net(layer):
+        torch.manual_seed(0)
+        made = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+        if layer is not None:
+            made[0] = layer(made[0])
+        return made
+
+    class Turned(nn.Module):
+        def __init__(self, linear):
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(linear.weight.detach().t().clone()), linear.bias
+
+        def forward(self, x):
+            return x @ self.weight + self.bias
+
+    def wrong(linear):
+        linear.weight.register_hook(lambda grad: grad.t())
+        return linear
+
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    sides = {}
+    for name, layer in (("plain", None), ("turned", Turned), ("wrong", wrong)):
+        sides[name] = record(net(layer), inputs, path=tmp_path / name, backward=True, params=params).path
+    assert nndiff.compare(sides["plain"], sides["turned"]).exit_code == 0
+    result = nndiff.compare(sides["plain"], sides["wrong"])
+    assert (result.exit_code, result.first_divergence.name) == (1, "0.weight:param_grad")
+
+
 def test_a_gradient_that_one_side_lacks_is_kept_in_a_saved_result(reference, tmp_path):
-    from nndiff import result_json
     from nndiff.reports import ReportOptions, get_report
     from nndiff.tolerance import Tolerance
 
@@ -324,11 +364,11 @@ def test_a_gradient_that_one_side_lacks_is_kept_in_a_saved_result(reference, tmp
     frozen(broken)
     record(broken, ZOO["bert"].inputs(), path=tmp_path / "wrong.nnrec", backward=True)
     nndiff.compare(reference("bert", True), tmp_path / "wrong.nnrec").save(tmp_path / "x.json")
-    loaded = result_json.load(tmp_path / "x.json")
+    loaded = load(tmp_path / "x.json", load_relation)
     again = loaded.judged_at(Tolerance(1e-4, 1e-4))
     assert again.first_divergence.name == "encoder.layer.1.intermediate.dense.weight:param_grad"
     text = get_report("terminal").render(again, ReportOptions(width=120, color=False))
-    assert "▶ first at encoder.layer.1.intermediate.dense.weight:param_grad  Linear, not in the candidate" in text
+    assert "▶ first at encoder.layer.1.intermediate.dense.weight:param_grad  Linear, missing in the candidate" in text
 
 
 @pytest.mark.parametrize("options", [{"keep": "sketch"}, {"inputs_kept": True}], ids=str)
@@ -341,7 +381,7 @@ def test_a_residual_that_is_cut_off_is_found_in_what_is_kept(options, tmp_path):
     ]
     first = nndiff.compare(*sides).first_divergence
     assert first.module == "model.layers.1"
-    assert "cut off on a way past" in first.why
+    assert "cut off" in first.why
 
 
 def test_a_composite_with_one_wrong_gradient_of_several_was_not_handed_a_good_one(tmp_path):

@@ -163,7 +163,7 @@ def test_a_norm_of_a_port_is_found_by_what_it_does(backward):
     other.blocks[1].norm2.eps = 1e-2
     first = nndiff.compare(one, other, inputs=TOKENS, backward=backward).first_divergence
     assert (first.name, first.candidate_name) == ("transformer.h.1.ln_2:output", "blocks.1.norm2:output")
-    assert first.settings["eps"] == [1e-5, 1e-2]
+    assert first.settings["eps"] == (1e-5, 1e-2)
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])

@@ -52,8 +52,8 @@ def find_relations(case: Case) -> Iterator[Finding]:
     groups: dict[tuple[Cause, str, bool], list[SitePair]] = {}
     for site in case.run.pairs:
         related = site.pair.related
-        if related is None or (site.is_gradient and related.relation.kind is RelationKind.SCALE):
-            continue  # gradients of one factor have a finding of their own
+        if related is None or site.is_part or (site.is_gradient and related.relation.kind is RelationKind.SCALE):
+            continue  # fused layers and gradients of one factor have findings of their own
         key = get_cause(related.relation), related.relation.text, related.accepted
         groups.setdefault(key, []).append(site)
     for (cause, text, accepted), sites in groups.items():
@@ -74,7 +74,7 @@ def find_fused_layers(case: Case) -> Iterator[Finding]:
     layers: dict[str, None] = {}
     differing: set[str] = set()
     for site in case.run.pairs:
-        if not site.is_part or site.pair.related is not None:
+        if not site.is_part:
             continue
         larger = next((tensor for tensor in site.tensors if tensor.trace.whole is not None), site.reference)
         layers[larger.site.module] = None

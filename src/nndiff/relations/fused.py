@@ -51,6 +51,20 @@ class Arrangement:
             return 1
         return shape[::-1][self.join.axis] if self.turned else shape[self.join.axis]
 
+    def build_relation(
+        self, whole_in_reference: bool, order: Sequence[int] = (), places: Sequence[int] = ()
+    ) -> Relation:
+        """Return the relation of parts in some order, or of their rows at some places of the whole."""
+        joined: list[Operation] = list(self.part_operations)
+        if order and list(order) != sorted(order):
+            joined.append(Arrange(tuple(order)))
+        joined.append(self.join)
+        prepared = self.prepare
+        if places:
+            prepared = (*prepared, Take(self.join.axis, tuple(places)))
+        sides = (prepared, tuple(joined)) if whole_in_reference else (tuple(joined), prepared)
+        return Relation(RelationKind.LAYOUT, *sides)
+
 
 def list_arrangements(whole: Shape, parts: Sequence[Shape]) -> Iterator[Arrangement]:
     """Yield the arrangements that shapes allow: as they are first, then transposed."""
@@ -151,15 +165,7 @@ class FusedSearch:
 
     def build_relation(self, order: Sequence[int] = (), places: Sequence[int] = ()) -> Relation:
         """Return the relation of parts in some order, or of their rows at some places of the whole."""
-        joined: list[Operation] = list(self.arrangement.part_operations)
-        if order and list(order) != sorted(order):
-            joined.append(Arrange(tuple(order)))
-        joined.append(self.arrangement.join)
-        prepared = self.arrangement.prepare
-        if places:
-            prepared = (*prepared, Take(self.axis, tuple(places)))
-        sides = (prepared, tuple(joined)) if self.whole_in_reference else (tuple(joined), prepared)
-        return Relation(RelationKind.LAYOUT, *sides)
+        return self.arrangement.build_relation(self.whole_in_reference, order, places)
 
 
 def find_order(search: FusedSearch) -> Relation | None:
@@ -260,6 +266,54 @@ def relate_parts(relation: Relation, parts: Sequence[TensorRef]) -> list[Relatio
         sides = (tuple(operations), ()) if whole_in_reference else ((), tuple(operations))
         relations[number] = Relation(RelationKind.LAYOUT, *sides)
     return [relations[number] for number in range(len(parts))]
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """Say how the parts lie in a fused layer: the same for its output, its parameters and their gradients."""
+
+    order: tuple[int, ...]  # empty for their own
+    places: tuple[int, ...]  # of all rows of the parts in the whole; empty where they lie one behind the other
+    lengths: tuple[int, ...]  # of the parts
+
+
+def read_layout(relation: Relation, parts: Sequence[TensorRef]) -> PartLayout | None:
+    """Return how the parts lie, of a relation proven for one tensor of a layer; None where it says more than that."""
+    whole_in_reference = joins_parts(relation.candidate)
+    joined = relation.candidate if whole_in_reference else relation.reference
+    prepare = relation.reference if whole_in_reference else relation.candidate
+    join = joined[-1]
+    if not isinstance(join, Concatenate) or not all(isinstance(operation, Take) for operation in prepare):
+        return None
+    order: tuple[int, ...] = ()
+    for operation in joined:
+        if isinstance(operation, Arrange):
+            order = operation.order
+    places = prepare[0].places if prepare and isinstance(prepare[0], Take) else ()
+    arrangement = Arrangement(join, turned=isinstance(joined[0], Permute))
+    return PartLayout(order, places, tuple(arrangement.part_length(part.shape) for part in parts))
+
+
+def follow_layout(
+    layout: PartLayout, reference: Sequence[TensorRef], candidate: Sequence[TensorRef], atol: float, rtol: float
+) -> tuple[Relation, bool] | None:
+    """Return the relation of another tensor of a layer whose layout is known, and whether its elements agree so.
+
+    None where its shape does not fit the layout.
+    """
+    whole_in_reference = len(reference) == 1
+    (whole,), parts = (reference, candidate) if whole_in_reference else (candidate, reference)
+    relations = []
+    for arrangement in list_arrangements(whole.shape, [part.shape for part in parts]):
+        lengths = tuple(arrangement.part_length(part.shape) for part in parts)
+        if isinstance(arrangement.join, Concatenate) and not arrangement.prepare and lengths == layout.lengths:
+            relations.append(arrangement.build_relation(whole_in_reference, layout.order, layout.places))
+    if all(is_readable(tensor, LARGEST_FUSED) for tensor in (whole, *parts)):
+        arrays = [read_array(tensor) for tensor in reference], [read_array(tensor) for tensor in candidate]
+        for relation in relations:
+            if agree_after(relation, *arrays, atol, rtol):
+                return relation, True
+    return (relations[0], False) if relations else None
 
 
 def joins_parts(operations: Sequence[Operation]) -> bool:

@@ -95,7 +95,10 @@ def run_plans(
             pairs.append(replace(pair, order=len(pairs)))
     notes: dict[Note, None] = {}
     for part in parts:
-        notes.update(dict.fromkeys(part.notes))
+        for note in part.notes:
+            if not all(note in other.notes for other in parts):  # not about all candidates
+                note = replace(note, text=f"{part.candidate.label}: {note.text}")
+            notes[note] = None
     return Comparison(
         kind="recording" if all(plan.recorded for plan in plans) else "checkpoint",
         reference=parts[0].reference,

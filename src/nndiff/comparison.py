@@ -355,6 +355,9 @@ def _is_constant(tensor: TensorRef) -> bool:
     return stats is not None and stats.min == stats.max
 
 
+ScaledTolerance = tuple[float, float, float]  # atol on the scale of the tensors, rtol, and that scale
+
+
 @dataclass(frozen=True)
 class _RelatedLeftovers:
     """Hold the pairs that were made of tensors without a partner, and what is still without."""
@@ -387,10 +390,14 @@ def _relate_leftovers(
 
         scales = GradientScale(plan.reference.tensors.values())
 
-        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+        def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
             names = [tensor.name for tensor in (*references, *candidates)]
             atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
-            return atol * min(scales.of(tensor, atol) for tensor in references), rtol
+            scale = min(scales.of(tensor, atol) for tensor in references)
+            return atol * scale, rtol, scale
+
+        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+            return scaled_tolerance(references, candidates)[:2]
 
         def value_of(gradient: TensorRef) -> TensorRef | None:
             name = replace(gradient.site, slot=Slot.PARAM).name
@@ -404,8 +411,8 @@ def _relate_leftovers(
             free[REFERENCE], free[CANDIDATE], modules.get, tolerance_of, paired=paired, value_of=value_of
         )
         for group in groups:
-            atol, rtol = tolerance_of(group.reference, group.candidate)
-            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol)
+            atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
+            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
             pair = _apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
             found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
             gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
@@ -443,7 +450,12 @@ def _pair_tied(
 
 
 def _make_related_pair(
-    plan: Plan, references: Sequence[TensorRef], candidates: Sequence[TensorRef], atol: float, rtol: float
+    plan: Plan,
+    references: Sequence[TensorRef],
+    candidates: Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    scale: float = 1.0,
 ) -> Pair:
     """Return the pair of tensors that a relation brings together; several on a side go by all their names."""
     reference, candidate = references[0], candidates[0]
@@ -459,6 +471,7 @@ def _make_related_pair(
         order=0,
         atol=atol,
         rtol=rtol,
+        scale=scale,
         sites=(reference.site, candidate.site) if plan.recorded else None,
     )
 

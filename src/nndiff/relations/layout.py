@@ -23,6 +23,7 @@ from nndiff.relations.proof import (
     read_places,
     sample_places,
     statistics_differ,
+    tighten_tolerance,
 )
 from nndiff.relations.relation import Array, Operation, Relation
 from nndiff.tensors import Shape, TensorRef
@@ -81,13 +82,15 @@ def prove_arrays(
 ) -> Relation | None:
     """Return the layout of two arrays of as many elements: a hint, else a reshape, else the way with the fewest cuts.
 
-    Where all elements are alike any order agrees, so that only a hint, or a reshape without an alternative, is taken.
+    Where all elements are in tolerance of one another any order agrees: then a smaller tolerance decides, and where
+    they are equal only a hint, or a reshape without an alternative, is taken.
     """
     if reference.shape == candidate.shape and agree(reference, candidate, atol, rtol):
         return None  # nothing is to be rearranged
     for hint in hints:
         if hint.kind is RelationKind.LAYOUT and agree_after(hint, [reference], [candidate], atol, rtol):
             return hint
+    atol, rtol = tighten_tolerance(reference, atol, rtol)
     telling = is_telling(reference, atol, rtol)
     if reference.shape != candidate.shape and (telling or merges_axes(reference.shape, candidate.shape)):
         reshaped = Relation(RelationKind.LAYOUT, candidate=(Reshape(reference.shape),))

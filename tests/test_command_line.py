@@ -163,7 +163,7 @@ def test_the_json_report_holds_what_the_contract_says(files):
     status, data = diff_json(ref, off)
     assert (status, data["exit_code"], data["verdict"]) == (1, 1, "different")
     assert (data["format"], data["version"], data["kind"]) == ("nndiff.comparison", 2, "checkpoint")
-    assert data["tolerance"] == {"atol": 1e-05, "rtol": 1e-05, "origin": "default"}
+    assert data["tolerance"] == {"atol": 1e-05, "rtol": 1e-05, "origin": "default", "overrides": []}
     assert (data["totals"]["pairs"], data["totals"]["different"]) == (9, 1)
     (worst,) = [pair for pair in data["pairs"] if pair["verdict"] == "different"]
     assert worst["name"] == "layers.1.linear.bias"

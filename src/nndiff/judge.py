@@ -10,6 +10,7 @@ from nndiff.result import Judgement, Leftover, Pair, Rules, Side, decides_alone,
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
+EXACT = (RelationKind.TIED, RelationKind.MASK)  # proven bit for bit: no tolerance takes part
 ACCEPTED_INSIDE = (RelationKind.LAYOUT, RelationKind.FOLD)  # for inner outputs, parameters and buffers of recordings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from nndiff.judge import ALWAYS_ACCEPTED, is_accepted, judge_candidate
+from nndiff.judge import EXACT, is_accepted, judge_candidate
 from nndiff.metrics import Metrics
 from nndiff.result import (
     Comparison,
@@ -177,7 +177,7 @@ def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter:
     """
     if pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
         return tighter
-    if not (pair.related and pair.related.accepted) or pair.related.relation.kind in ALWAYS_ACCEPTED:
+    if not (pair.related and pair.related.accepted) or pair.related.relation.kind in EXACT:
         return False
     low, high = pair.related.metrics.ref_min, pair.related.metrics.ref_max
     return looser and not high - low > 2 * (atol + rtol * max(abs(low), abs(high)))
@@ -186,7 +186,7 @@ def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter:
 def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:
     """Return True if a pair that fails may pass by a proof at this tolerance: a relation, or a sum of gradients."""
     if pair.related and pair.related.accepted:
-        return pair.related.relation.kind not in ALWAYS_ACCEPTED  # another one may hold, or the pair be a mere guess
+        return pair.related.relation.kind not in EXACT  # another one may hold, or the pair be a mere guess
     if not nobody_looked or pair.verdict is Verdict.NOT_COMPARED:
         return False
     is_vector = len(pair.shape[0]) == 1 and pair.shape[0] == pair.shape[1]

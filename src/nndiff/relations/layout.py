@@ -60,8 +60,8 @@ def prove_arrays(
 ) -> Relation | None:
     """Return the layout of two arrays of as many elements: a hint, else a reshape, else the way with the fewest cuts.
 
-    Where all elements are in tolerance of one another any order agrees: then a smaller tolerance decides, and where they
-    are equal only a hint, or a reshape without an alternative, is taken.
+    Where all elements are in tolerance of one another any order agrees: then a smaller tolerance decides, and where
+    they are equal only a hint, or a reshape without an alternative, is taken.
     """
     if reference.shape == candidate.shape and agree(reference, candidate, atol, rtol):
         return None  # nothing is to be rearranged

@@ -174,8 +174,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("flipped", [False, True], ids=["", "flipped"])
+@pytest.mark.parametrize(
+    ("flipped", "backward"), [(False, False), (False, True), (True, True)], ids=["forward", "backward", "flipped"]
+)
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_what_lies_otherwise_is_told_and_no_bug(case, flipped, backward):
     make, inputs, causes = LAYOUTS[case]

@@ -39,11 +39,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("between", [nn.Identity(), nn.Dropout(0.0)], ids=["identity", "dropout"])
-@pytest.mark.parametrize("at", [0, 1, 2, 3])
+@pytest.mark.parametrize(("at", "between"), [(0, nn.Identity()), (2, nn.Dropout(0.0)), (3, nn.Identity())])
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    ("swapped", "backward"), [(False, False), (False, True), (True, True)], ids=["forward", "backward", "swapped"]
+)
 def test_a_fault_behind_names_that_are_shifted_is_placed(fault, at, between, swapped, backward):
     one = stack()
     other = shifted(one, at, between)
@@ -92,6 +92,20 @@ def test_a_fault_in_the_layer_right_behind_the_one_put_in_is_placed(at):
     first = nndiff.compare(one, other, inputs=INPUT).first_divergence
     assert (first.name, first.candidate_name) == (f"{at}:output", f"{at + 1}:output")
     assert first.weights.differing == (f"{at}.weight",)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_layer_that_goes_by_the_name_of_one_without_weights_is_paired_though_its_weights_are_rounded(flipped):
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+    other = shifted(one, 2, nn.Dropout(0.0))
+    with torch.no_grad():
+        other[3].weight.mul_(1 + 1e-6)
+    models = (other, one) if flipped else (one, other)
+    result = nndiff.compare(*models, inputs=INPUT, backward=True)
+    assert (result.verdict, result.exit_code) == ("close", 0)
+    partners = {pair.name: (pair.candidate_name, pair.certain) for pair in result.pairs}
+    assert partners["3:output" if flipped else "2:output"] == ("2:output" if flipped else "3:output", True)
 
 
 def test_a_fault_in_gradients_alone_is_placed_behind_names_that_are_shifted():

@@ -366,6 +366,15 @@ def test_statistics_and_means_may_be_rounded_and_no_more(off, refused):
     assert axis_search.AxisSearch(one, moved, 0.0, 0.0)._may_belong(run, run) is not refused
 
 
+@pytest.mark.parametrize(("off", "is_known"), [(0.8e-3, True), (2e-3, False)])
+def test_a_tolerance_above_the_range_of_the_elements_is_tightened(off, is_known):
+    assert proof.TELLING_SHARE == 1e-3
+    one = np.random.default_rng(0).uniform(0, 1, (5, 6))
+    one[0, 0], one[4, 5] = 0.0, 1.0
+    relation = prove(tensor(one), tensor((one + off).T.copy()), 4.0, 0.0)
+    assert (relation is not None and relation.candidate == (Permute((1, 0)),)) is is_known
+
+
 def test_a_sample_rejects_nothing_that_the_engine_accepts():
     assert proof.SAMPLE_ROUNDING == 1e-12
     one = np.array([0.0])

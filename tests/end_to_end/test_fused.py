@@ -181,7 +181,7 @@ def test_fused_is_the_same(kind, flipped, backward):
     failing = [(pair.name, pair.candidate_name, pair.method.value) for pair in result.pairs if not pair.verdict.passed]
     assert result.exit_code == 0, (failing, [left for left in result.leftovers if left.counts])
     causes = {finding.cause for finding in result.findings}
-    told = backward or "torch" not in kind and kind != "bare parameters"  # where no layer is fused, gradients tell
+    told = backward or ("torch" not in kind and kind != "bare parameters")  # where no layer is fused, gradients tell
     assert causes == ({"fused"} if told else set())
     if told and kind != "bare parameters":
         (finding,) = result.findings

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from nndiff.dtypes import DTYPES
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import MemoryData, TensorRef
 from numpy_way import compare
 from timing import Row, in_turns

@@ -53,7 +53,7 @@ def environment() -> str:
     import numpy
     import torch
 
-    from nndiff.stats import describe_engine
+    from nndiff.stats.engine import describe_engine
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cpu()}, {cores} cores, engine {describe_engine()}, numpy {numpy.__version__}, torch {torch.__version__}"

@@ -30,7 +30,8 @@ from nndiff.result import (
     Rules,
 )
 from nndiff.sources.source import Source
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import Link, MemoryData, NoData, Site, Slot, Stats, TensorRef, Trace
 from nndiff.verdict import Outcome, RelationKind, Verdict
 

@@ -119,8 +119,8 @@ def test_every_exit_two_has_its_sentence(files, tmp_path):
     ref, empty, saved = files[0], save(tmp_path / "empty.safetensors", {}), tmp_path / "x.json"
     stranger = save(tmp_path / "other.safetensors", {"stranger": np.ones(5, np.float32)})
     for args, sentence in (
-        (["diff", ref, stranger, "--report", f"json:{saved}"], "nothing compared: no tensor found a partner"),
-        (["report", saved, "--quiet"], "nothing compared: no tensor found a partner"),
+        (["diff", ref, stranger, "--report", f"json:{saved}"], "nothing compared: no tensor has a partner"),
+        (["report", saved, "--quiet"], "nothing compared: no tensor has a partner"),
         (["diff", ref, ref, "--include", "nosuch"], "nothing compared: --include/--exclude left no tensor"),
         (["diff", ref, stranger, "--dry-run"], "no name of the reference is paired with one of a candidate"),
         (["show", empty], f"{empty}: holds no tensors"),
@@ -162,8 +162,8 @@ def test_the_json_report_holds_what_the_contract_says(files):
     ref, _, off = files
     status, data = diff_json(ref, off)
     assert (status, data["exit_code"], data["verdict"]) == (1, 1, "different")
-    assert (data["format"], data["version"], data["kind"]) == ("nndiff.comparison", 1, "checkpoint")
-    assert data["tolerance"] == {"atol": 1e-05, "rtol": 1e-05, "origin": "default"}
+    assert (data["format"], data["version"], data["kind"]) == ("nndiff.comparison", 2, "checkpoint")
+    assert data["tolerance"] == {"atol": 1e-05, "rtol": 1e-05, "origin": "default", "overrides": []}
     assert (data["totals"]["pairs"], data["totals"]["different"]) == (9, 1)
     (worst,) = [pair for pair in data["pairs"] if pair["verdict"] == "different"]
     assert worst["name"] == "layers.1.linear.bias"

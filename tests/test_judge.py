@@ -11,7 +11,8 @@ from nndiff.errors import UsageError
 from nndiff.judge import is_accepted, judge_candidate, parse_accept
 from nndiff.result import Judgement, Leftover, LeftoverReason, Method, Pair, Rules, Side
 from nndiff.sources import open_source
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import Judge, Outcome, RelationKind, Verdict
 
@@ -77,8 +78,8 @@ OUTPUT, INNER = Site("", Slot.OUTPUT), Site("fc", Slot.OUTPUT)
         (Site("fc", Slot.PARAM_GRAD, tensor="weight"), True, True),
         (Site("fc", Slot.PARAM_GRAD, tensor="weight"), False, True),
         (Site("fc", Slot.PARAM, tensor="weight"), True, True),
-        (Site("fc", Slot.PARAM, tensor="weight"), False, False),
-        (Site("", Slot.PARAM, tensor="token"), False, False),
+        (Site("fc", Slot.PARAM, tensor="weight"), False, True),
+        (Site("", Slot.PARAM, tensor="token"), False, True),
         (Site("bn", Slot.BUFFER, tensor="running_mean"), True, True),
         (None, True, True),
     ],
@@ -130,12 +131,14 @@ def test_what_was_cut_off_or_could_not_be_read_is_no_pass(meta):
 
 @pytest.mark.parametrize("kind", RelationKind)
 def test_relations_are_accepted_by_kind_and_place(kind):
-    always = kind in (RelationKind.TIED, RelationKind.MASK)
+    always = kind is RelationKind.TIED
     inside = always or kind in (RelationKind.LAYOUT, RelationKind.FOLD)
     assert is_accepted(kind, None, Rules()) is always
     assert is_accepted(kind, OUTPUT, Rules()) is always
     for site in (INNER, Site("fc", Slot.PARAM, tensor="w"), Site("fc", Slot.PARAM_GRAD, tensor="w")):
         assert is_accepted(kind, site, Rules()) is inside
+    given = always or kind is RelationKind.MASK
+    assert is_accepted(kind, Site("", Slot.MODEL_INPUT), Rules()) is given
     assert is_accepted(kind, None, Rules(frozenset([kind.value])))
 
 

@@ -1,61 +1,125 @@
-"""The README cannot rot: its Python is run, its commands parse, its screen is real."""
+"""The README cannot rot: its commands and its Python run, and its screens show what they print."""
 
 from __future__ import annotations
 
-import os
 import re
+import runpy
 import shlex
-import subprocess
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from helpers import nndiff
-from nndiff.commands import build_parser
+from nndiff.commands import build_parser, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-FIXTURES = ROOT / "tests" / "fixtures"
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?e[-+]\d+")
+_TABLE_ROW = re.compile(r"\s*(\S+ (?:identical|close|different|shape)\s+\S+)  ")  # mark, verdict, name
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def get_blocks(text: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_python_of_the_readme_prints_what_it_says(tmp_path):
-    code, printed = _blocks("python")[1], _blocks("text")[1]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.stderr == ""
-    assert done.stdout == printed
+def get_screens() -> list[tuple[str, list[str]]]:
+    """Return (command, the lines shown of its output) for every command on a screen, in order."""
+    screens: list[tuple[str, list[str]]] = []
+    for block in get_blocks(README, "console"):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                screens.append((line.removeprefix("$ "), []))
+            elif line.strip() != "...":
+                screens[-1][1].append(line)
+    return screens
 
 
-def _commands() -> list[str]:
-    lines = [line.strip() for line in README.splitlines() if line.startswith("    nndiff ")]
-    return [line.split("  #")[0] for line in lines if "[" not in line]
+def squeeze(text: str) -> str:
+    """Return a text without line breaks, the width of columns, and numbers that depend on the machine."""
+    return " ".join(_NUMBER.sub("#", text).split())
 
 
-@pytest.mark.parametrize("command", _commands())
-def test_the_commands_of_the_readme_parse(command):
+def get_claims(shown: list[str]) -> list[str]:
+    """Return what the shown lines promise: whole sentences, and mark, verdict and name of rows in tables."""
+    claims = []
+    for line in shown:
+        row = _TABLE_ROW.match(line)
+        if row:
+            claims.append(squeeze(row[1]))
+        elif not line.strip().startswith("verdict "):  # titles of columns depend on the width
+            claims.append(squeeze(line))
+    return claims
+
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield a copy of docs/tour with its checkpoints, as the working directory."""
+    folder = tmp_path_factory.mktemp("tour")
+    shutil.copytree(ROOT / "docs" / "tour", folder, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        patch.setenv("COLUMNS", "100")
+        runpy.run_path("checkpoints.py", run_name="__main__")
+        yield folder
+    for file in folder.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
+@pytest.mark.usefixtures("tour")
+def test_the_screens_of_the_readme_are_real(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, shown in get_screens():
+        status = main(shlex.split(command)[1:])
+        output = capsys.readouterr()
+        statuses = re.findall(r"\(exit (\d)\)", " ".join(shown)) or ["0"]
+        assert [str(status)] == statuses, f"{command}\n{output.out}{output.err}"
+        printed = squeeze(output.out)
+        for claim in get_claims(shown):
+            assert claim in printed, f"{command} does not print {claim!r}"
+
+
+@pytest.mark.usefixtures("tour")
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "python.md"], ids=["README", "python"])
+def test_the_python_of_the_pages_runs(page: Path) -> None:
+    names: dict[str, object] = {}
+    for code in get_blocks(page.read_text(), "python"):
+        exec(compile(code, page.name, "exec"), names)
+
+
+def get_commands() -> list[str]:
+    """Return the commands in the indented and shell blocks of all pages."""
+    commands = []
+    for page in PAGES:
+        text = page.read_text()
+        lines = [line for line in text.splitlines() if line.startswith("    nndiff ")]
+        for block in get_blocks(text, "bash"):
+            lines += block.splitlines()
+        for line in lines:
+            command = line.split("  #")[0].strip()
+            if command.startswith("nndiff ") and command not in commands:
+                commands.append(command)
+    return commands
+
+
+@pytest.mark.parametrize("command", get_commands())
+def test_the_commands_of_the_pages_parse(command: str) -> None:
     args = build_parser().parse_args(shlex.split(command)[1:])
     assert callable(args.run)
 
 
-def test_the_screen_of_the_readme_is_real():
-    (screen, *_) = _blocks("console")
-    command, *shown = screen.rstrip("\n").splitlines()
-    done = subprocess.run(
-        [sys.executable, "-m", "nndiff", *shlex.split(command)[2:]],
-        capture_output=True,
-        text=True,
-        cwd=FIXTURES,
-        env={**os.environ, "COLUMNS": "110"},
-        check=False,
-    )
-    assert done.stdout.splitlines() == shown
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_demo_ends_well():
+def test_the_demo_ends_well() -> None:
     done = nndiff("demo")
     assert done.returncode == 0, done.stdout
     assert "Traceback" not in done.stderr

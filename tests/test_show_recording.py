@@ -81,7 +81,7 @@ def test_one_that_was_cut_off_says_so_first(tmp_path):
 
 def test_one_tensor_is_one_tensor(tmp_path):
     with Writer(tmp_path / "a.nnrec", {"label": "mine", "colour": "blue"}) as writer:
-        writer.tensor(Site("fc", Slot.BUFFER, tensor="mean"), lambda: raw_array(np.ones(3)))
+        writer.add_tensor(Site("fc", Slot.BUFFER, tensor="mean"), lambda: raw_array(np.ones(3)))
     lines = show(tmp_path / "a.nnrec").splitlines()
     assert lines[0].endswith("recording, complete, 1 tensor")
     assert "  model     mine" in lines

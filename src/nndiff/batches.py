@@ -7,12 +7,9 @@ from dataclasses import replace
 
 from nndiff.result import Comparison, FirstDivergence, Judgement, Leftover, Pair
 from nndiff.tensors import Site, Slot
-from nndiff.verdict import Outcome
+from nndiff.verdict import worst_outcome
 
 _ONCE = (Slot.PARAM, Slot.BUFFER_BEFORE)  # the same for every batch: kept of the first
-
-# The worst outcome of all batches is that of the whole; nothing compared in one of them is no pass.
-_BEST_FIRST = (Outcome.IDENTICAL, Outcome.CLOSE, Outcome.NOTHING, Outcome.DIFFERENT)
 
 
 def merge_batches(results: Sequence[Comparison]) -> Comparison:
@@ -24,21 +21,29 @@ def merge_batches(results: Sequence[Comparison]) -> Comparison:
     leftovers: list[Leftover] = []
     firsts: dict[str, FirstDivergence] = {}
     for batch, result in enumerate(results):
-        names: dict[str, str] = {}
+        shifted_pairs: dict[tuple[str, str], Pair] = {}  # by candidate and name before
         for pair in result.pairs:
             if batch and pair.slot in _ONCE:
                 continue
-            shifted = _shift_pair(pair, batch, stride)
-            names[pair.name] = shifted.name
-            pairs.append(replace(shifted, order=len(pairs)))
+            shifted = replace(_shift_pair(pair, batch, stride), order=len(pairs))
+            shifted_pairs[pair.candidate, pair.name] = shifted
+            pairs.append(shifted)
         for leftover in result.leftovers:
+            if batch and leftover.site is not None and leftover.site.slot in _ONCE:
+                continue
             site = _shift_site(leftover.site, batch, stride) if leftover.site else None
             leftovers.append(replace(leftover, name=site.name if site else leftover.name, site=site))
         for label, divergence in result.first_divergences.items():
-            order = next((pair.order for pair in pairs if pair.name == names.get(divergence.name)), divergence.order)
-            name = names.get(divergence.name, divergence.name)
-            call = divergence.call + batch * stride
-            firsts.setdefault(label, replace(divergence, name=name, order=order, call=call))
+            at = shifted_pairs.get((label, divergence.name))
+            if at is not None:
+                divergence = replace(
+                    divergence,
+                    name=at.reference_name,
+                    candidate_name=at.candidate_name,
+                    order=at.order,
+                    call=divergence.call + batch * stride,
+                )
+            firsts.setdefault(label, divergence)
     judgements = {}
     for label in first.judgements:
         judgements[label] = _judge_worst([result.judgements[label] for result in results])
@@ -47,9 +52,7 @@ def merge_batches(results: Sequence[Comparison]) -> Comparison:
         pairs=tuple(pairs),
         leftovers=tuple(leftovers),
         first_divergences=firsts,
-        judgements={
-            label: _judge_worst([result.judgements[label] for result in results]) for label in first.judgements
-        },
+        judgements=judgements,
         findings=tuple(dict.fromkeys(finding for result in results for finding in result.findings)),
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
     )
@@ -78,8 +81,8 @@ def _shift_site(site: Site, batch: int, stride: int) -> Site:
 def _judge_worst(judgements: Sequence[Judgement]) -> Judgement:
     outside = [judgement.outside for judgement in judgements if judgement.outside is not None]
     return Judgement(
-        max((judgement.outcome for judgement in judgements), key=_BEST_FIRST.index),
-        outside=max(outside, key=_BEST_FIRST.index) if outside else None,
+        worst_outcome(judgement.outcome for judgement in judgements),
+        outside=worst_outcome(outside) if outside else None,
         inside_compared=sum(judgement.inside_compared for judgement in judgements),
         inside_different=sum(judgement.inside_different for judgement in judgements),
     )

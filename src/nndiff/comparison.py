@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nndiff.align import FusedMatch, Match, Rename
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.files import unchanged
-from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept
+from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept, parse_judge
 from nndiff.metrics import Metrics
 from nndiff.names import looks_trainable, parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
@@ -30,7 +30,8 @@ from nndiff.result import (
     Rules,
     Side,
 )
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
 from nndiff.tensors import Shape, Slot, TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
@@ -66,7 +67,7 @@ def compare_sources(
         tuple(exclude),
         dict(group) if isinstance(group, Mapping) else parse_groups(group),
     )
-    rules = Rules(parse_accept(accept), Judge(judge), strict_dtype)
+    rules = Rules(parse_accept(accept), parse_judge(judge), strict_dtype)
     plans = plan_comparison(reference, candidates, pairing)
     return run_plans(plans, choose_tolerance(atol, rtol, tolerance), rules, pairing.groups, progress)
 
@@ -86,12 +87,18 @@ def run_plans(
         _measure_rows(rows, progress)
         parts = [_judge_plan(plan, [row for row in rows if row.plan is plan], tolerance, rules) for plan in plans]
     pairs: list[Pair] = []
+    firsts: dict[str, FirstDivergence] = {}
     for part in parts:
+        if part.first is not None:
+            firsts[part.candidate.label] = replace(part.first, order=part.first.order + len(pairs))
         for pair in part.pairs:
             pairs.append(replace(pair, order=len(pairs)))
     notes: dict[Note, None] = {}
     for part in parts:
-        notes.update(dict.fromkeys(part.notes))
+        for note in part.notes:
+            if not all(note in other.notes for other in parts):  # not about all candidates
+                note = replace(note, text=f"{part.candidate.label}: {note.text}")
+            notes[note] = None
     return Comparison(
         kind="recording" if all(plan.recorded for plan in plans) else "checkpoint",
         reference=parts[0].reference,
@@ -101,7 +108,7 @@ def run_plans(
         judgements={part.candidate.label: part.judgement for part in parts},
         leftovers=tuple(leftover for part in parts for leftover in part.leftovers),
         findings=tuple(finding for part in parts for finding in part.findings),
-        first_divergences={part.candidate.label: part.first for part in parts if part.first is not None},
+        first_divergences=firsts,
         groups=groups,
         notes=tuple(notes),
         rules=rules,
@@ -148,7 +155,7 @@ def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
 
     scales = GradientScale(plan.reference.tensors.values())
     for row in rows:
-        row.scale = scales.of(row.reference)
+        row.scale = scales.of(row.reference, row.atol)
     for layer in _group_fused(plan):
         rows += _cut_fused_layer(plan, layer, tolerance, scales.of)
     for row in rows:
@@ -299,7 +306,7 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     pairs: Sequence[SitePair] = [SitePair(_make_pair(row, rules), row.reference, row.candidate) for row in rows]
     leftovers = plan.leftovers()
     if plan.recorded:
-        pairs = _judge_gradients(plan, pairs, leftovers)
+        pairs = _judge_gradients(plan, pairs, leftovers, rules)
     if not all(site.passed for site in pairs):
         pairs = _prove_pairs(plan, pairs, rules)
     reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
@@ -321,20 +328,25 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     return _Part(reference, candidate, judged, leftovers, judgement, explained.first, explained.findings, notes)
 
 
-def _judge_gradients(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover]) -> Sequence[SitePair]:
+def _judge_gradients(
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], rules: Rules
+) -> Sequence[SitePair]:
     """Return the pairs, gradients judged by what they are: sums of many terms, or meaningless without a finite loss."""
     from nndiff.diagnosis.loss_check import drop_meaningless_gradients  # what only recordings need
     from nndiff.diagnosis.noise import judge_bias_gradients
 
-    judged = judge_bias_gradients(pairs)
-    pairs = [replace(site, pair=pair) for site, pair in zip(pairs, judged, strict=True)]
+    judged = []
+    for site, pair in zip(pairs, judge_bias_gradients(pairs), strict=True):
+        is_refused = rules.strict_dtype and pair.dtype[0] != pair.dtype[1]
+        judged.append(site if is_refused else replace(site, pair=pair))
+    pairs = judged
     return drop_meaningless_gradients(pairs, leftovers, plan.reference.meta, plan.candidate.meta)
 
 
 _MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
-# By their cosine most pairs that differ need no second look: trained apart, they point nearly the same way (no axes are
-# permuted), and not exactly the same way (no factor).
-UNPERMUTED_COSINE = 0.99
+# By these numbers most pairs that differ need no second look: trained apart, their elements go together (no axes are
+# permuted), and not by one factor.
+UNPERMUTED_CORRELATION = 0.99
 SCALED_COSINE = 1e-4  # what rounding to bfloat16 leaves of a cosine of 1
 _MOST_HINTS = 8  # relations of other tensors that are tried first
 
@@ -399,19 +411,22 @@ def _fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation) ->
 
 
 def _may_be_related(site: SitePair) -> bool:
-    """Return False if the numbers of a pair rule out every relation: then its elements need not be read again."""
+    """Return False if the numbers of a pair speak against every relation: then its elements are not read again."""
     numbers = site.pair.stored
     if numbers is None or site.reference.dtype.kind != site.candidate.dtype.kind:
         return True  # other shapes, or a mask
     if 1 - abs(numbers.cosine) < SCALED_COSINE:
         return True
     sizes = [size for size in site.reference.shape if size > 1]
-    return len(set(sizes)) < len(sizes) and not numbers.cosine > UNPERMUTED_COSINE
+    return len(set(sizes)) < len(sizes) and not numbers.correlation > UNPERMUTED_CORRELATION
 
 
 def _is_constant(tensor: TensorRef) -> bool:
     stats = tensor.trace.stats
     return stats is not None and stats.min == stats.max
+
+
+ScaledTolerance = tuple[float, float, float]  # atol on the scale of the tensors, rtol, and that scale
 
 
 @dataclass(frozen=True)
@@ -445,10 +460,14 @@ def _relate_leftovers(
         modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
         scales = GradientScale(plan.reference.tensors.values())
 
-        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+        def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
             names = [tensor.name for tensor in (*references, *candidates)]
             atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
-            return atol * max(map(scales.of, references)), rtol
+            scale = max(scales.of(tensor, atol) for tensor in references)
+            return atol * scale, rtol, scale
+
+        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+            return scaled_tolerance(references, candidates)[:2]
 
         def value_of(gradient: TensorRef) -> TensorRef | None:
             name = replace(gradient.site, slot=Slot.PARAM).name
@@ -462,9 +481,8 @@ def _relate_leftovers(
             free[REFERENCE], free[CANDIDATE], modules.get, tolerance_of, paired=paired, value_of=value_of
         )
         for group in groups:
-            atol, rtol = tolerance_of(group.reference, group.candidate)
-            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol)
-            pair = replace(pair, scale=max(map(scales.of, group.reference)))
+            atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
+            pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
             pair = _apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
             found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
             gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
@@ -502,7 +520,12 @@ def _pair_tied(
 
 
 def _make_related_pair(
-    plan: Plan, references: Sequence[TensorRef], candidates: Sequence[TensorRef], atol: float, rtol: float
+    plan: Plan,
+    references: Sequence[TensorRef],
+    candidates: Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    scale: float = 1.0,
 ) -> Pair:
     """Return the pair of tensors that a relation brings together; several on a side go by all their names."""
     reference, candidate = references[0], candidates[0]
@@ -518,6 +541,7 @@ def _make_related_pair(
         order=0,
         atol=atol,
         rtol=rtol,
+        scale=scale,
         sites=(reference.site, candidate.site) if plan.recorded else None,
     )
 

@@ -10,7 +10,7 @@ from nndiff.result import Judgement, Leftover, Pair, Rules, Side, decides_alone,
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
-ALWAYS_ACCEPTED = (RelationKind.TIED, RelationKind.MASK)
+EXACT = (RelationKind.TIED, RelationKind.MASK)  # proven bit for bit: no tolerance takes part
 ACCEPTED_INSIDE = (RelationKind.LAYOUT, RelationKind.FOLD)  # for inner outputs, parameters and buffers of recordings
 
 
@@ -24,10 +24,20 @@ def parse_accept(kinds: Iterable[str]) -> frozenset[str]:
     return frozenset(named)
 
 
+def parse_judge(text: str) -> Judge:
+    """Return what --judge names."""
+    known = [judge.value for judge in Judge]
+    if text not in known:
+        raise UsageError(f"--judge {text!r} is unknown: known are {', '.join(known)}")
+    return Judge(text)
+
+
 def is_accepted(kind: RelationKind, site: Site | None, rules: Rules) -> bool:
     """Return True if a proven relation of this kind counts as agreement: rule 2."""
-    if kind in ALWAYS_ACCEPTED or kind.value in rules.accept:
+    if kind is RelationKind.TIED or kind.value in rules.accept:
         return True
+    if kind is RelationKind.MASK:  # a mask is something that models are given or hold, not what they return
+        return site is not None and (site.slot in (Slot.INPUT, Slot.MODEL_INPUT) or site.slot.is_buffer)
     return site is not None and site.belongs_inside and kind in ACCEPTED_INSIDE
 
 

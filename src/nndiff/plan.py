@@ -100,7 +100,11 @@ class _ReasonFinder:
 
     def __init__(self, source: Source, other: Source, paired: set[str]) -> None:
         self._other = other
-        self._returns_paired = any(source.tensors[name].site.is_final_output for name in paired)
+        self._paired_outputs: set[tuple[int, str]] = set()  # call and path of those of the model itself
+        for name in paired:
+            site = source.tensors[name].site
+            if site.is_final_output:
+                self._paired_outputs.add((site.call, site.path))
         self._last_reached = math.inf
         if other.meta.get("complete") is False:  # it was cut off: nothing after its last event can have a partner
             self._last_reached = max((source.tensors[name].trace.order for name in paired), default=-1)
@@ -114,8 +118,9 @@ class _ReasonFinder:
             return LeftoverReason.NOT_RECORDED
         if site.is_inside:
             return LeftoverReason.INNER
-        if not site.module and site.slot in (Slot.OUTPUT, Slot.GRAD_OUTPUT) and self._returns_paired:
-            return LeftoverReason.EXTRA_OUTPUT
+        if not site.module and site.slot in (Slot.OUTPUT, Slot.GRAD_OUTPUT) and self._paired_outputs:
+            only_gradient_is_missing = (site.call, site.path) in self._paired_outputs
+            return LeftoverReason.NO_PARTNER if only_gradient_is_missing else LeftoverReason.EXTRA_OUTPUT
         if site.slot.is_buffer and is_computed_buffer(tensor):
             return LeftoverReason.COMPUTED
         return LeftoverReason.NO_PARTNER
@@ -146,12 +151,12 @@ def is_computed_buffer(tensor: TensorRef) -> bool:
         return False
     numbers = array.astype(np.float64)
     rows = numbers.reshape(-1, numbers.shape[-1])
-    if np.all(rows == rows[0]) and rows.shape[1] > 1:
+    if np.all(rows == rows[0]) and rows.shape[1] > 2:
         row = rows[0]
         steps = np.diff(row)
         if np.all(steps == steps[0]) and (steps[0] != 0 or array.dtype.kind in "iub"):  # positions, token types
             return True
-        if array.dtype.kind == "f" and np.all(row > 0) and row.size > 2:  # 1 / theta ** (2 i / d): a geometric row
+        if array.dtype.kind == "f" and np.all(row > 0):  # 1 / theta ** (2 i / d): a geometric row
             ratios = row[1:] / row[:-1]
             return bool(np.allclose(ratios, ratios[0], rtol=1e-4))
         return False

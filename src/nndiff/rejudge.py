@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from nndiff.judge import is_accepted, judge_candidate
+from nndiff.judge import EXACT, is_accepted, judge_candidate
 from nndiff.metrics import Metrics
 from nndiff.result import (
     Comparison,
     Finding,
     FirstDivergence,
+    Leftover,
     Note,
     NoteSlug,
     Pair,
     PartingReason,
     Rules,
+    Side,
     decides_verdict,
 )
 from nndiff.tensors import Slot
@@ -23,23 +25,35 @@ from nndiff.tolerance import Tolerance
 from nndiff.verdict import RelationKind, Verdict
 
 COMPARE_AGAIN = "the saved numbers do not decide at this tolerance: compare the sources again"
-_SLOT_ORDER = (Slot.MODEL_INPUT, Slot.OUTPUT, Slot.LOSS, Slot.GRAD_OUTPUT, Slot.PARAM_GRAD)  # one kind after the other
+_SLOT_ORDER = (  # one kind after the other
+    Slot.MODEL_INPUT,
+    Slot.PARAM,
+    Slot.BUFFER_BEFORE,
+    Slot.OUTPUT,
+    Slot.LOSS,
+    Slot.GRAD_OUTPUT,
+    Slot.PARAM_GRAD,
+    Slot.MODEL_INPUT_GRAD,
+    Slot.BUFFER,
+)
 
 
 def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Collection[str] = ()) -> Comparison:
     """Return a result with its pairs judged at another tolerance.
 
     Findings stay where the first divergence does; elsewhere those whose cause holds at any tolerance
-    (`lasting_causes`).
+    (`lasting_causes`). What the saved numbers do not decide fails, and a note says to compare again.
     """
     pairs = tuple(_judge_pair_at(pair, tolerance, comparison.rules) for pair in comparison.pairs)
     judgements, firsts = {}, {}
     findings: list[Finding] = []
+    is_open = False
     for side in comparison.candidates:
         mine = [pair for pair in pairs if pair.candidate == side.label]
         leftovers = comparison.leftovers_of(side.label)
         judgement = judge_candidate(mine, leftovers, comparison.rules, comparison.reference, side)
         judgements[side.label] = judgement
+        is_open = is_open or _hangs_on_open_pairs(comparison, tolerance, side, mine, leftovers)
         known = comparison.first_divergences.get(side.label)
         first = None
         if judgement.outcome.exit_code:
@@ -53,7 +67,10 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
             ):
                 findings.append(finding)
     notes = [note for note in comparison.notes if note.slug is not NoteSlug.COMPARE_AGAIN]
-    if any(pair.has_note(NoteSlug.COMPARE_AGAIN) and decides_verdict(pair, comparison.rules) for pair in pairs):
+    failed_before = {pair.name for pair in comparison.pairs if not pair.verdict.passed}
+    if any(not pair.verdict.passed and pair.name not in failed_before for pair in pairs):
+        notes = [note for note in notes if note.slug is not NoteSlug.SETTINGS_WITHOUT_EFFECT]
+    if is_open:
         notes.append(Note(NoteSlug.COMPARE_AGAIN, COMPARE_AGAIN))
     return replace(
         comparison,
@@ -66,34 +83,85 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
     )
 
 
+def _hangs_on_open_pairs(
+    comparison: Comparison, tolerance: Tolerance, side: Side, pairs: list[Pair], leftovers: list[Leftover]
+) -> bool:
+    """Return True if the exit status of a candidate depends on what the saved numbers do not decide."""
+    rest = leftovers
+    if comparison.kind == "recording" and _may_be_looser(comparison.tolerance, tolerance):
+        rest = [leftover for leftover in leftovers if not _may_find_partner(leftover)]
+    exit_codes = set()
+    for verdict, remaining in ((Verdict.CLOSE, rest), (Verdict.DIFFERENT, leftovers)):
+        assumed = []
+        for pair in pairs:
+            assumed.append(replace(pair, verdict=verdict) if pair.has_note(NoteSlug.COMPARE_AGAIN) else pair)
+        judgement = judge_candidate(assumed, remaining, comparison.rules, comparison.reference, side)
+        exit_codes.add(judgement.outcome.exit_code)
+    return len(exit_codes) > 1
+
+
+def _may_be_looser(before: Tolerance, now: Tolerance) -> bool:
+    """Return False if a tolerance is known to be no larger than another for any pair."""
+    same_kind = before.overrides == now.overrides and (before.origin == "auto") == (now.origin == "auto")
+    return not (same_kind and now.atol <= before.atol and now.rtol <= before.rtol)
+
+
+def _may_find_partner(leftover: Leftover) -> bool:
+    """Return True if a relation proven at a larger tolerance may give a tensor a partner."""
+    return leftover.site is not None and leftover.site.slot in (Slot.PARAM, Slot.PARAM_GRAD)
+
+
 def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
     """Return a pair judged at another tolerance; a note says where its numbers do not decide."""
-    atol, rtol = tolerance.for_pair((pair.reference_name, pair.candidate_name), *pair.dtypes)
-    atol *= pair.scale
+    names = [*pair.reference_name.split(" + "), *pair.candidate_name.split(" + ")]
+    atol, rtol = tolerance.for_pair(names, *pair.dtypes)
+    # a scale above 1 is what rounding comes to: that does not grow with the tolerance
+    atol = max(atol * min(pair.scale, 1.0), min(atol * pair.scale, pair.atol))
     if (atol, rtol) == (pair.atol, pair.rtol):
         return pair
-    looser = atol > pair.atol or rtol > pair.rtol
-    tighter = atol < pair.atol or rtol < pair.rtol
-    notes = tuple(note for note in pair.notes if note.slug is not NoteSlug.COMPARE_AGAIN)
-    if pair.metrics is None:
-        # shapes stay what they are; what statistics tell apart they may not at a larger tolerance
-        verdict, decided = pair.verdict, not (looser and pair.verdict is Verdict.DIFFERENT)
-    elif rules.strict_dtype and pair.dtype[0] != pair.dtype[1]:
-        verdict, decided = Verdict.DIFFERENT, True
-    else:
-        verdict, decided = pair.metrics.judge_at(pair.dtype[0] == pair.dtype[1], atol, rtol)
-        if not decided and not tighter and pair.verdict.passed:
-            verdict, decided = Verdict.CLOSE, True
-        if not decided and not looser and not pair.verdict.passed and pair.metrics.mismatched is not None:
-            decided = True
-    if looser and not verdict.passed and _may_be_related(pair, rules):
-        decided = False  # at a larger tolerance another layout may be proven: nobody looked
+    was_open = pair.has_note(NoteSlug.COMPARE_AGAIN)  # then nobody knows what held at the tolerance before either
+    looser = atol > pair.atol or rtol > pair.rtol or was_open
+    tighter = atol < pair.atol or rtol < pair.rtol or was_open
+    pair = replace(pair, notes=tuple(note for note in pair.notes if note.slug is not NoteSlug.COMPARE_AGAIN))
+    if pair.related and pair.related.accepted and pair.stored is not None:
+        verdict, _ = _judge_numbers_at(replace(pair, related=None), atol, rtol, rules)
+        if verdict.passed:  # nobody looks for a relation of what agrees as it is
+            pair = replace(pair, related=None)
+    verdict, decided = _judge_numbers_at(pair, atol, rtol, rules)
+    if not decided and not tighter and pair.verdict.passed:
+        verdict, decided = Verdict.CLOSE, True
+    if not decided and not looser and not pair.verdict.passed and _is_measured(pair):
+        decided = True
+    if pair.metrics is None and pair.verdict is Verdict.DIFFERENT:
+        decided = not looser  # what statistics tell apart they may not at a larger tolerance
+    if pair.verdict is Verdict.NOT_COMPARED and pair.has_note(NoteSlug.NOT_KEPT):
+        decided = not tighter  # and what they do not, they may at a smaller one
+    if verdict.passed:
+        decided = decided and not _may_lose_proof(pair, atol, rtol, looser, tighter)
+    elif _may_be_proven(pair, looser or pair.verdict.passed, rules):
+        decided = False
     if not decided:
-        notes = (*notes, Note(NoteSlug.COMPARE_AGAIN, COMPARE_AGAIN))
-    judged = replace(pair, verdict=verdict, atol=atol, rtol=rtol, notes=notes)
+        pair = replace(pair, notes=(*pair.notes, Note(NoteSlug.COMPARE_AGAIN, COMPARE_AGAIN)))
+        verdict = Verdict.DIFFERENT if verdict.passed else verdict
+    judged = replace(pair, verdict=verdict, atol=atol, rtol=rtol)
     if pair.related and pair.related.accepted:
         return replace(judged, related=replace(pair.related, metrics=_forget_count(pair.related.metrics, verdict)))
     return replace(judged, stored=_forget_count(pair.stored, verdict) if pair.stored else None)
+
+
+def _judge_numbers_at(pair: Pair, atol: float, rtol: float, rules: Rules) -> tuple[Verdict, bool]:
+    """Return the verdict that the numbers of a pair give it, and whether they decide."""
+    if pair.metrics is None:
+        return pair.verdict, True  # shapes stay what they are
+    same_dtype = pair.dtype[0] == pair.dtype[1]
+    if rules.strict_dtype and not same_dtype:
+        return Verdict.DIFFERENT, True
+    return pair.metrics.judge_at(same_dtype, atol, rtol)
+
+
+def _is_measured(pair: Pair) -> bool:
+    """Return True if the numbers of a pair were counted at the tolerance it was judged at."""
+    return pair.metrics is not None and pair.metrics.mismatched is not None
 
 
 def _forget_count(metrics: Metrics, verdict: Verdict) -> Metrics:
@@ -101,15 +169,37 @@ def _forget_count(metrics: Metrics, verdict: Verdict) -> Metrics:
     return replace(metrics, mismatched=0 if verdict.passed else None)
 
 
-def _may_be_related(pair: Pair, rules: Rules) -> bool:
-    """Return True if a relation that would be accepted may hold: axes can be exchanged, or the shape is another."""
-    site = pair.sites[0] if pair.sites else None
-    if pair.related is not None or not is_accepted(RelationKind.LAYOUT, site, rules):
+def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter: bool) -> bool:
+    """Return True if a pair passes by a proof that may not hold at another tolerance.
+
+    A bias gradient is judged as a sum while the gradients it is the sum of pass. A relation of elements that are all
+    alike within tolerance is none.
+    """
+    if pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
+        return tighter
+    if not (pair.related and pair.related.accepted) or pair.related.relation.kind in EXACT:
         return False
-    if pair.shape[0] != pair.shape[1]:
+    low, high = pair.related.metrics.ref_min, pair.related.metrics.ref_max
+    return looser and not high - low > 2 * (atol + rtol * max(abs(low), abs(high)))
+
+
+def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:
+    """Return True if a pair that fails may pass by a proof at this tolerance: a relation, or a sum of gradients."""
+    if pair.related and pair.related.accepted:
+        return pair.related.relation.kind not in EXACT  # another one may hold, or the pair be a mere guess
+    if not nobody_looked or pair.verdict is Verdict.NOT_COMPARED:
+        return False
+    is_vector = len(pair.shape[0]) == 1 and pair.shape[0] == pair.shape[1]
+    if pair.slot is Slot.PARAM_GRAD and is_vector and not pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
         return True
+    site = pair.sites[0] if pair.sites else None
+    if is_accepted(RelationKind.SCALE, site, rules) and pair.shape[0] == pair.shape[1]:
+        return True
+    if not is_accepted(RelationKind.LAYOUT, site, rules):
+        return False
     sizes = [size for size in pair.shape[0] if size > 1]
-    return len(set(sizes)) < len(sizes)
+    can_exchange_axes = len(set(sizes)) < len(sizes)
+    return can_exchange_axes or pair.shape[0] != pair.shape[1]
 
 
 def _is_still_first(known: FirstDivergence, before: list[Pair], now: list[Pair]) -> bool:

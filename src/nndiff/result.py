@@ -16,7 +16,7 @@ from nndiff.metrics import Metrics
 from nndiff.names import matches_any
 from nndiff.tensors import Shape, Site, Slot
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
+from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict, worst_outcome
 
 REFERENCE, CANDIDATE = "reference", "candidate"
 SIDES = (REFERENCE, CANDIDATE)
@@ -172,14 +172,14 @@ class Pair:
     def decides(self) -> bool:
         """Return True if this pair counts for the verdict: rule 1.
 
-        Guessed pairs inside and gradients at inner outputs are evidence. Parameter gradients must agree however they
-        were paired: without an agreeing partner nothing shows that they do.
+        Guessed outputs inside, inner inputs and gradients at inner outputs are evidence. What a model holds, and the
+        gradients of it, must agree however it was paired: without an agreeing partner nothing shows that it does.
         """
-        if self.sites is None or self.slot in (Slot.PARAM_GRAD, Slot.LOSS, Slot.MODEL_INPUT, Slot.MODEL_INPUT_GRAD):
+        if self.sites is None or not self.sites[0].module:
             return True
-        if not self.sites[0].module and not self.sites[0].tensor:
-            return True  # of the model itself
-        return self.certain and self.slot in (Slot.OUTPUT, Slot.PARAM, Slot.BUFFER, Slot.BUFFER_BEFORE)
+        if self.sites[0].slot.is_parameter or self.sites[0].slot.is_buffer:
+            return True
+        return self.certain and self.slot is Slot.OUTPUT
 
     @property
     def is_inside(self) -> bool:
@@ -465,12 +465,7 @@ class Comparison:
     @property
     def outcome(self) -> Outcome:
         """Return the judgement of the whole: that of its worst candidate."""
-        outcomes = {judgement.outcome for judgement in self.judgements.values()}
-        if not outcomes or outcomes == {Outcome.NOTHING}:
-            return Outcome.NOTHING
-        if outcomes & {Outcome.DIFFERENT, Outcome.NOTHING}:
-            return Outcome.DIFFERENT
-        return Outcome.CLOSE if Outcome.CLOSE in outcomes else Outcome.IDENTICAL
+        return worst_outcome(judgement.outcome for judgement in self.judgements.values())
 
     def outcome_of(self, candidate: str) -> Outcome:
         """Return the judgement of one candidate."""
@@ -509,18 +504,18 @@ class Comparison:
     @property
     def totals(self) -> Totals:
         """Return the counts over all candidates."""
-        return count_verdicts(self.pairs, self.leftovers)
+        return count_verdicts(self.pairs, self.leftovers, self.rules)
 
     def totals_of(self, candidate: str) -> Totals:
         """Return the counts of one candidate."""
-        return count_verdicts(self.pairs_of(candidate), self.leftovers_of(candidate))
+        return count_verdicts(self.pairs_of(candidate), self.leftovers_of(candidate), self.rules)
 
     def totals_of_group(self, group: str) -> Totals:
         """Return the counts of the tensors a group's pattern names."""
         patterns = (self.groups[group],)
         pairs = [pair for pair in self.pairs if matches_any(pair.name, patterns)]
         leftovers = [leftover for leftover in self.leftovers if matches_any(leftover.name, patterns)]
-        return count_verdicts(pairs, leftovers)
+        return count_verdicts(pairs, leftovers, self.rules)
 
     @property
     def only_reference(self) -> tuple[str, ...]:
@@ -546,6 +541,8 @@ class Comparison:
         for side in self.candidates:
             if self.cut_off_sides(side.label) or self.unread_outputs(side.label):
                 return None
+        if self.rules.strict_dtype and any(pair.dtype[0] != pair.dtype[1] for pair in counted):
+            return None
         needed = max(pair.passes_at for pair in counted)
         return needed if math.isfinite(needed) else None
 
@@ -589,14 +586,14 @@ def decides_alone(leftover: Leftover, rules: Rules) -> bool:
     return leftover.counts and (rules.judge is Judge.ALL or not leftover.is_inside)
 
 
-def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover]) -> Totals:
+def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover], rules: Rules = Rules()) -> Totals:
     """Count verdicts and leftovers."""
     verdicts = Counter(pair.verdict for pair in pairs)
     alone = Counter[str]()
     for leftover in leftovers:
         alone[leftover.side] += 1
         alone["unreached"] += leftover.reason is LeftoverReason.UNREACHED
-        alone["alone"] += leftover.counts
+        alone["alone"] += decides_alone(leftover, rules)
     return Totals(
         pairs=sum(verdicts.values()),
         identical=verdicts[Verdict.IDENTICAL],

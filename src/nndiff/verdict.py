@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 
@@ -33,6 +34,16 @@ class Outcome(str, Enum):
     def exit_code(self) -> int:
         """Return the exit status, as diff(1): 0 the same, 1 different, 2 trouble."""
         return {Outcome.IDENTICAL: 0, Outcome.CLOSE: 0, Outcome.DIFFERENT: 1, Outcome.NOTHING: 2}[self]
+
+
+def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome of several together; where one of them compared nothing, that is no pass."""
+    seen = set(outcomes)
+    if not seen or seen == {Outcome.NOTHING}:
+        return Outcome.NOTHING
+    if seen & {Outcome.DIFFERENT, Outcome.NOTHING}:
+        return Outcome.DIFFERENT
+    return Outcome.CLOSE if Outcome.CLOSE in seen else Outcome.IDENTICAL
 
 
 class RelationKind(str, Enum):

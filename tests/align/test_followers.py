@@ -111,16 +111,22 @@ def test_the_factors_of_a_weight_are_not_the_weight(tmp_path):
     assert "fc.weight:param_grad" not in found
 
 
-def test_followers_of_a_guess_are_guesses(tmp_path):
+class OtherLinear(nn.Linear):
+    pass
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_followers_of_a_guess_are_guesses(tmp_path, is_certain):
+    """A layer of the same class between paired ones is paired with certainty, one of another class is a guess."""
     models = Net(), Net(modules=("up", "ln"))
+    if not is_certain:
+        models[1].up = OtherLinear(4, 4)
     with torch.no_grad():
         models[1].up.weight.mul_(1.5)
     found = methods(align_models(tmp_path, models, INPUT, backward=True, inputs_kept=True))
-    assert found["fc:output"][::2] == ("up:output", False)
+    assert found["fc:output"] == ("up:output", *(("structure", True) if is_certain else ("call", False)))
     for follower in ("fc:grad_output", "fc.weight:param_grad", "fc:input.0"):
-        partner, method, certain = found[follower]
-        assert partner == follower.replace("fc", "up")
-        assert (method, certain) == ("module", False)
+        assert found[follower] == (follower.replace("fc", "up"), "module", is_certain)
     assert found["norm.weight:param_grad"] == ("ln.weight:param_grad", "weights", True)
 
 

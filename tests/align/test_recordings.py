@@ -79,12 +79,15 @@ def test_what_is_near_is_paired_by_statistics_and_is_a_guess(tmp_path):
             super().__init__()
             self.x, self.y, self.z = self.a, self.b, self.c
             del self.a, self.b, self.c
+            self.extra = nn.Linear(6, 6)  # without it, the structure would pair y with certainty
             with torch.no_grad():
                 for parameter in self.parameters():
                     parameter.mul_(1 + 1e-6)
 
         def forward(self, x):
-            return self.relu(self.z(self.relu(self.y(self.relu(self.x(x))))))
+            x = self.relu(self.x(x))
+            self.extra(x)
+            return self.relu(self.z(self.relu(self.y(x))))
 
     found = methods(align_models(tmp_path, (made(Shared), made(Renamed)), INPUT))
     assert found["b:output"] == ("y:output", "statistics", False)

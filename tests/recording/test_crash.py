@@ -37,7 +37,7 @@ try:
                 os.kill(os.getpid(), signal.SIGKILL)
             writer.add(f"m{number}", "output", np.full(12_000, number, np.float64))
 except NndiffError as error:
-    sys.stderr.write(str(error))
+    sys.stderr.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
     sys.exit(error.exit_code)
 """
 
@@ -152,7 +152,7 @@ try:
             if number == 6:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 except NndiffError as error:
-    print(error)
+    print("; ".join([str(error), *error.__notes__]))
 """
 
 

@@ -14,7 +14,8 @@ from report_builders import comparison, pair
 from nndiff.dtypes import from_numpy
 from nndiff.metrics import ENVELOPE_RTOLS
 from nndiff.result import Comparison, NoteSlug, Pair
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import MemoryData, TensorRef
 from nndiff.tolerance import AUTO, Tolerance, round_up
 from nndiff.verdict import Verdict

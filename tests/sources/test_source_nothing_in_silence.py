@@ -12,8 +12,10 @@ import torch
 import nndiff
 from helpers import save
 from nndiff.errors import NndiffError
+from nndiff.result import Method, NoteSlug
 from nndiff.sources import open_source
 from nndiff.sources.source import EntryKind
+from nndiff.verdict import RelationKind
 
 
 def notes(result):
@@ -82,15 +84,19 @@ def test_two_single_arrays_are_compared_whatever_they_are_called(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(3))
     np.save(tmp_path / "two.npy", np.ones(3) * 2)
     result = nndiff.compare(tmp_path / "one.npy", tmp_path / "two.npy")
-    assert (result.exit_code, result.pairs[0].matched_by) == (1, "the only one")
+    assert (result.exit_code, result.pairs[0].method) == (1, Method.ONLY)
 
 
-def test_tied_weights_left_out_on_one_side_are_told(tmp_path):
+@pytest.mark.parametrize("change", [0, 1])
+def test_tied_weights_left_out_on_one_side_are_told(tmp_path, change):
     weight = torch.ones(3, 2)
     torch.save({"embed.weight": weight, "head.weight": weight, "b": torch.ones(3)}, tmp_path / "a.pt")
-    torch.save({"embed.weight": weight, "b": torch.ones(3)}, tmp_path / "b.pt")
-    (left,) = nndiff.compare(tmp_path / "a.pt", tmp_path / "b.pt").leftovers
-    assert "shares its storage with 'embed.weight'" in left.hint
+    torch.save({"embed.weight": weight + change, "b": torch.ones(3)}, tmp_path / "b.pt")
+    result = nndiff.compare(tmp_path / "a.pt", tmp_path / "b.pt")
+    (tied,) = [pair for pair in result.pairs if pair.related]
+    assert (tied.reference_name, tied.candidate_name) == ("head.weight", "embed.weight")
+    assert tied.related.relation.kind is RelationKind.TIED
+    assert (result.exit_code, tied.verdict.passed) == (change, not change)
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -107,7 +113,7 @@ def test_two_prefixes_that_fit_as_well_are_no_guess():
     both = {f"{who}.{name}": value for who in ("teacher", "student") for name, value in bare.items()}
     result = nndiff.compare(bare, both)
     assert result.exit_code == 2
-    assert "neither was taken" in result.notes[0]
+    assert [note.slug for note in result.notes] == [NoteSlug.AMBIGUOUS_PREFIX]
 
 
 def test_nan_in_one_part_of_a_complex_number_does_not_hide_the_other():

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
+from nndiff.align.by_statistics import near_calls
 from nndiff.align.calls import Call, CallKey, CallLists, CallPairs
 from nndiff.names import ancestors
 from nndiff.result import Method
@@ -36,8 +37,19 @@ def pair_by_structure(pairs: CallPairs) -> None:
     for reference_free, candidate_free in list(_free_stretches(pairs)):
         holders = [call for call in reference_free if call.outputs[0].trace.weights]
         partners = [call for call in candidate_free if call.outputs[0].trace.weights]
-        if [_describe_structure(call) for call in holders] == [_describe_structure(call) for call in partners]:
+        same_structure = [_describe_structure(call) for call in holders] == [
+            _describe_structure(call) for call in partners
+        ]
+        if same_structure and not _values_contradict(holders, partners):
             pairs.pair_all(zip(holders, partners, strict=True), Method.STRUCTURE, certain=True)
+
+
+def _values_contradict(holders: Sequence[Call], partners: Sequence[Call]) -> bool:
+    """Return True if calls at different places return nearly the same: layers of one form that run in another order."""
+    places = {call.key: place for place, call in enumerate(holders)}
+    partner_places = {call.key: place for place, call in enumerate(partners)}
+    near = near_calls(holders, partners)
+    return any(places[call.key] != partner_places[partner.key] for call, partner in near)
 
 
 def _describe_structure(call: Call) -> Hashable:

@@ -52,7 +52,9 @@ def calls_of(tensors: Tensors) -> list[Call]:
     for tensor in tensors.values():
         if tensor.site.slot is Slot.OUTPUT:
             outputs_of_call.setdefault((tensor.site.module, tensor.site.call), []).append(tensor)
-    parents = {module.rpartition(".")[0] for module, _ in outputs_of_call}
+    parents: set[str] = set()
+    for module, _ in outputs_of_call:
+        parents.update(ancestors(module))
     calls = []
     for (module, number), outputs in outputs_of_call.items():
         first = outputs[0]

@@ -18,7 +18,7 @@ from nndiff.align.by_name import Spelling, pair_by_name
 from nndiff.align.by_rule import Rename, pair_by_map
 from nndiff.align.by_statistics import pair_by_statistics
 from nndiff.align.by_weights import ModuleWeights, find_weight_pairs, pair_by_weights, same_tensors
-from nndiff.align.calls import CallPairs
+from nndiff.align.calls import Call, CallPairs
 from nndiff.align.containers import pair_in_other_containers
 from nndiff.align.followers import (
     pair_computed_parameters,
@@ -52,7 +52,8 @@ def align_recordings(
     mapped = {reference[name].site.module for name in draft.matches}
     mapped_partners = {candidate[match.candidate].site.module for match in draft.matches.values()}
 
-    # certain: names, except where weights say that names mislead, or a module is called more often on one side
+    # certain: names, except where weights say that names mislead, a module is called more often on one side, or
+    # only one of two layers holds weights
     reference_weights = ModuleWeights(weights[0], reference, pairs.reference)
     candidate_weights = ModuleWeights(weights[1], candidate, pairs.candidate)
     by_weights = find_weight_pairs(reference_weights, candidate_weights, spelling, (mapped, mapped_partners))
@@ -62,11 +63,12 @@ def align_recordings(
         draft.hold_back(by_weights.misled_reference, by_weights.misled_candidate),
         draft.hold_back(*called_otherwise),
     )
+    unlike_layers = draft.hold_back(*_layers_with_weights_on_one_side(pairs, spelling))
     notes = pair_by_name(draft, renames, spelling)
     pair_model_inputs(draft)
     pair_in_other_containers(draft, spelling, mapping or {})
     _pair_calls_of_paired_outputs(pairs)
-    for names in held_back:
+    for names in (*held_back, unlike_layers):
         draft.give_back(names)
 
     # certain: weights and content
@@ -76,6 +78,14 @@ def align_recordings(
 
     # certain: layers with weights that can be paired in one way only
     pair_by_structure(pairs)
+
+    # certain: names, of layers of which only one holds weights and that belong nowhere else
+    draft.pair_equal_keys(
+        {name: spelling.of_reference(name) for name in unlike_layers[0]},
+        {name: spelling.of_candidate(name) for name in unlike_layers[1]},
+        Method.NAME,
+    )
+    _pair_calls_of_paired_outputs(pairs)
 
     # guessed: values that are near, one layer for several, and the order of calls
     pair_by_statistics(pairs)
@@ -126,6 +136,23 @@ def _modules_called_otherwise(pairs: CallPairs, spelling: Spelling) -> tuple[set
         if partner is not None and not call.leaf and call.shapes == shapes.get((partner, call.number)):
             del partners[call.module]
     return set(partners), set(partners.values())
+
+
+def _layers_with_weights_on_one_side(pairs: CallPairs, spelling: Spelling) -> tuple[set[str], set[str]]:
+    """Return the layers of one name of which one holds weights and the other holds none.
+
+    One more dropout shifts the numbers of a Sequential: then the layer with weights belongs to another one.
+    """
+    layers: list[dict[str, Call]] = []
+    for is_candidate, calls in enumerate((pairs.reference, pairs.candidate)):
+        layers.append({spelling.of_module(call.module, bool(is_candidate)): call for call in calls if call.leaf})
+    unlike: tuple[set[str], set[str]] = set(), set()
+    for name in layers[0].keys() & layers[1].keys():
+        reference_layer, candidate_layer = layers[0][name], layers[1][name]
+        if bool(reference_layer.outputs[0].trace.weights) != bool(candidate_layer.outputs[0].trace.weights):
+            unlike[0].add(reference_layer.module)
+            unlike[1].add(candidate_layer.module)
+    return unlike
 
 
 def _pair_calls_of_paired_outputs(pairs: CallPairs) -> None:

@@ -49,7 +49,7 @@ class _PrintVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         text = f"nndiff {nndiff.__version__}\n"
         if {"-v", "--verbose"} & set(sys.argv[1:]):
-            from nndiff.stats import describe_engine
+            from nndiff.stats.engine import describe_engine
 
             text += f"engine: {describe_engine()}\npython: {sys.version.split()[0]}\n"
         _print_text(text)

@@ -25,7 +25,7 @@ from nndiff.commands.options import (
 from nndiff.commands.progress import ProgressBar
 from nndiff.comparison import run_plans
 from nndiff.errors import UsageError
-from nndiff.judge import parse_accept
+from nndiff.judge import parse_accept, parse_judge
 from nndiff.models.rerun import is_recorded_run, read_run_settings
 from nndiff.names import parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
@@ -33,7 +33,6 @@ from nndiff.result import Rules
 from nndiff.sources import Source, open_source
 from nndiff.text import printable
 from nndiff.tolerance import Tolerance, choose_tolerance
-from nndiff.verdict import Judge
 
 _EXAMPLES = """\
   nndiff diff ref.safetensors cand.safetensors
@@ -104,7 +103,7 @@ def compare_sources(
     sources: Sequence[str | Source], tolerance: Tolerance, pairing: PairingRules, args: argparse.Namespace
 ) -> int:
     """Compare the first source with the others, write the reports and return the exit status."""
-    rules = Rules(parse_accept(args.accept), Judge(args.judge), args.strict_dtype)
+    rules = Rules(parse_accept(args.accept), parse_judge(args.judge), args.strict_dtype)
     plans = plan_comparison(sources[0], sources[1:], pairing)
     if args.dry_run:
         return _print_plans(plans)

@@ -20,7 +20,7 @@ import nndiff
 from nndiff.commands.progress import ProgressBar
 from nndiff.commands.trouble import Hint, Trouble, wants_traceback
 from nndiff.errors import ModelError, UsageError, UserCodeError
-from nndiff.recording.format.folder import BEFORE, FINISHED, put_aside
+from nndiff.recording.format.folder import BEFORE, put_aside
 from nndiff.sources import Source, open_source
 
 _SECONDS_BETWEEN_UPDATES = 0.1
@@ -192,7 +192,7 @@ def _make_error(job: RecordingJob, python: str, status: int, stderr: str, troubl
             guess = " (out of memory?)" if status == _KILLED else ""
             reason = f"its process was killed by signal {-status}{guess}: {last_line}"
     if not job.is_kept:
-        reason, notes = reason.removesuffix(f"; {FINISHED}"), ()
+        notes = ()
     elif not notes:
         aside = put_aside(job.output)
         notes = (f"{BEFORE} {aside}",) if aside else ()

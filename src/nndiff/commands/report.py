@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from nndiff import result_json
 from nndiff.commands.options import (
@@ -59,4 +60,5 @@ def _choose_tolerance(args: argparse.Namespace, saved: Tolerance) -> Tolerance |
         return None
     if args.tolerance is not None or saved.origin == "auto":
         return choose_tolerance(args.atol, args.rtol, args.tolerance)
-    return choose_tolerance([saved.atol, *(args.atol or ())], [saved.rtol, *(args.rtol or ())])
+    chosen = choose_tolerance([saved.atol, *(args.atol or ())], [saved.rtol, *(args.rtol or ())])
+    return replace(chosen, overrides=(*saved.overrides, *chosen.overrides))

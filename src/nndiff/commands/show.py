@@ -24,7 +24,8 @@ from nndiff.errors import UsageError
 from nndiff.names import natural_key, selected
 from nndiff.reports.output import get_stdout_sink, print_text
 from nndiff.sources import Source, open_source
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import TensorRef
 from nndiff.text import plural, printable
 

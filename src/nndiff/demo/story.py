@@ -24,29 +24,29 @@ class Step:
 
 STEPS_WITH_FILES = (
     Step(
-        "The same weights under the names of a wrapper: the names differ, the model does not.",
+        "The same weights, saved from a wrapped model (DDP, torch.compile): names differ, values do not.",
         "diff ref.safetensors wrapped.safetensors",
         status=0,
     ),
     Step(
-        "One weight was changed, one norm was scaled by 1.001, and a bias is missing: where, and by how much?",
+        "One weight changed, one norm scaled by 1.001, one bias missing. Where, and by how much?",
         "diff ref.safetensors tuned.safetensors",
         status=1,
     ),
     Step(
-        "Stored as bfloat16: different at the default tolerance ...",
+        "Saved as bfloat16: different at the default tolerance ...",
         "diff ref.safetensors bf16.safetensors --quiet",
         status=1,
     ),
     Step(
-        "... and the same at the tolerance that suits the dtype.",
+        "... and close at the tolerance for that dtype.",
         "diff ref.safetensors bf16.safetensors --tolerance auto --quiet",
         status=0,
     ),
 )
 STEPS_WITH_MODELS = (
     Step(
-        "Two implementations, the same weights. One is a rewrite with another module tree ...",
+        "Two implementations with the same weights. One is a rewrite with a different module tree ...",
         "run ours.py rewrite.py --quiet",
         status=0,
     ),
@@ -79,5 +79,7 @@ def play(run_command: Callable[[Sequence[str]], int]) -> bool:
             os.chdir(start_folder)
     if not has_torch:
         sys.stdout.write("\nInstall torch to see two models compared layer by layer.\n")
-    sys.stdout.write("\nNow yours: nndiff diff REF CAND, or nndiff run REF_MODEL CAND_MODEL; see --help.\n")
+    sys.stdout.write(
+        "\nNow try your own: nndiff diff REF CAND, or nndiff run REF_MODEL CAND_MODEL. See nndiff --help.\n"
+    )
     return failures == 0

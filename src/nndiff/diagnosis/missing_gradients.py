@@ -172,7 +172,7 @@ def list_missing(pairs: Sequence[SitePair], unpaired: Unpaired, missing_in: str)
     for tensor in of_parameters:
         last_output = outputs.get(tensor.site.module, ())[-1:]
         for output in last_output:
-            if not _has_other_parameters(output, unpaired, having):
+            if not _may_have_other_form(tensor, output, unpaired, having):
                 yield MissingGradient(tensor, missing_in, output)
 
 
@@ -192,13 +192,17 @@ def _is_below(name: str, module: str) -> bool:
     return name.startswith(f"{module}." if module else "")
 
 
-def _has_other_parameters(output: SitePair, unpaired: Unpaired, having: int) -> bool:
-    """Return True if the partner of a module has gradients of its own left: parameters in another form or renamed."""
+def _may_have_other_form(gradient: TensorRef, output: SitePair, unpaired: Unpaired, having: int) -> bool:
+    """Return True if the other side has gradients left that may be this one: in another form or under another name.
+
+    They are of as many elements, or of the module that is the partner of its own.
+    """
     partner = output.tensors[1 - having].site.module
     inside = f"{partner}." if partner else "parametrizations."
     for tensor in unpaired[1 - having]:
         module = tensor.site.module
-        if tensor.site.slot is Slot.PARAM_GRAD and (module == partner or module.startswith(inside)):
+        is_of_partner = module == partner or module.startswith(inside)
+        if tensor.site.slot is Slot.PARAM_GRAD and (is_of_partner or tensor.count == gradient.count):
             return True
     return False
 

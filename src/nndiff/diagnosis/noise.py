@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.metrics import Metrics
 from nndiff.result import Note, NoteSlug, Pair
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import Slot, TensorRef
 from nndiff.tolerance import DEFAULT_ATOL
 from nndiff.verdict import Verdict
@@ -35,7 +36,7 @@ NOISE_SHARE_OF_SUM = 0.1
 
 
 class GradientScale:
-    """Know what atol is multiplied with for each gradient: its own largest value, at most 1.
+    """Know what atol is multiplied with for each gradient: its own largest value, at most 1, or more for rounding.
 
     Gradients have no scale of their own: behind a mean over a large batch all are far below any atol, and
     all would pass. Those that are zero but for noise are judged on a hundredth of the largest of their kind.
@@ -56,15 +57,19 @@ class GradientScale:
                 total, count = self._terms_by_module.get(module, (0.0, 0))
                 self._terms_by_module[module] = total + _bound_moduli(tensor), count + tensor.count
 
-    def of(self, tensor: TensorRef) -> float:
-        """Return the factor for one tensor; 1 for what is no gradient or has no statistics."""
+    def of(self, tensor: TensorRef, atol: float = DEFAULT_ATOL) -> float:
+        """Return the factor of an atol for one tensor; 1 for what is no gradient or has no statistics.
+
+        What rounding comes to does not grow with the tolerance asked for.
+        """
         if not tensor.site.slot.is_gradient or not tensor.trace.stats:
             return 1.0
         largest = _get_largest(tensor)
         scale = max(largest, NOISE_SHARE_OF_KIND * self._largest_by_slot.get(tensor.site.slot, 0.0))
         if scale <= 0:
             return 1.0
-        return max(min(1.0, scale), LAST_DIGITS * largest, self._get_rounding_of_sum(tensor, largest))
+        rounding = max(LAST_DIGITS * largest, self._get_rounding_of_sum(tensor, largest))
+        return max(min(1.0, scale), rounding * min(1.0, DEFAULT_ATOL / atol) if atol > 0 else 0.0)
 
     def _get_rounding_of_sum(self, tensor: TensorRef, largest: float) -> float:
         """Return what rounding comes to in the gradient of a parameter, which is a sum over all places."""
@@ -155,7 +160,7 @@ def _judge_as_sum(bias: SitePair, outputs: Sequence[SitePair]) -> Pair:
         return pair
     atol = pair.atol / pair.scale * scale
     metrics = next(iter(get_engine().measure([Job(bias.reference, bias.candidate, atol, pair.rtol)])))
-    verdict = Verdict.DIFFERENT if metrics.mismatched or metrics.nonfinite_unequal else Verdict.CLOSE
+    verdict = metrics.judge(pair.dtype[0] == pair.dtype[1])
     return replace(pair, verdict=verdict, stored=metrics, atol=atol, scale=scale, notes=(*pair.notes, SUM_OF_GRADIENTS))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
 from nndiff.tensors import TensorRef
 from nndiff.verdict import Verdict

@@ -76,7 +76,7 @@ def explain_candidate(
     case = Case(run, reference.meta, candidate.meta, judgement, leftovers=leftovers)
     if not case.passed:
         case = replace(case, place=find_first_divergence(run))
-    weights = compare_weights_at_first(case)
+    weights = compare_weights_at_first(case, against_names)
     first = None
     if case.place is not None:
         first = describe_divergence(run, case.place, case.trees, label)

@@ -10,7 +10,7 @@ from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.findings.tied_weights import find_untied
 from nndiff.result import SIDES, Finding, LeftoverReason, NoteSlug
-from nndiff.tensors import Site, Slot
+from nndiff.tensors import Site, Slot, TensorRef
 from nndiff.text import plural
 
 _MOST_LISTED = 10
@@ -44,9 +44,12 @@ def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterato
     for finding, names in untied:
         yield finding
         explained |= names
-    yield from _find_missing_gradients(case, explained)
+    for finding, missing in _find_missing_gradients(case, explained):
+        yield finding
+        explained |= missing
     if not outputs_agree:
         return
+    yield from _find_unproven_gradients(case, explained)
     factor = find_common_factor(run.evidence)
     if factor is not None:
         scaled = tuple(site.pair.name for site in factor.sites[:_MOST_LISTED])
@@ -55,8 +58,8 @@ def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterato
         yield from _find_differing_gradients(case)
 
 
-def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[Finding]:
-    """Yield the gradients that a side lacks, and why as far as that is known."""
+def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[tuple[Finding, set[str]]]:
+    """Yield the gradients that a side lacks, and why as far as that is known; and the names of all of them."""
     run = case.run
     for number, side in enumerate(SIDES):
         missing = []
@@ -70,7 +73,7 @@ def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[F
         repair = "look for detach(), .data, no_grad() and requires_grad"
         if _has_unpaired_parameters(case, SIDES[1 - number]) and _has_unpaired_parameters(case, side):
             repair += "; if parameters only have other names, pair them with --rename or --map"
-        yield Finding(
+        finding = Finding(
             Cause.GRADIENTS_MISSING,
             tuple(names)[:_MOST_LISTED],
             f"the {side} lacks {plural(len(names), 'gradient')} that the {SIDES[1 - number]} has, first "
@@ -78,6 +81,27 @@ def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[F
             repair,
             0.95,
         )
+        yield finding, set(names)
+
+
+def _find_unproven_gradients(case: Case, explained: Container[str]) -> Iterator[Finding]:
+    """Yield parameter gradients that no gradient of the other side was proven to be, in any form."""
+    unproven: list[TensorRef] = []
+    sides = []
+    for side, tensors in zip(SIDES, case.run.unpaired_gradients, strict=True):
+        alone = [tensor for tensor in tensors if tensor.site.slot is Slot.PARAM_GRAD and tensor.name not in explained]
+        if alone:
+            unproven += alone
+            sides.append(f"{plural(len(alone), 'parameter gradient')} of the {side}")
+    if not unproven:
+        return
+    repair = "check the backward of these parameters; if they only have other names, pair them with --rename or --map"
+    why = "equal to none of the other side, in no layout that is known"
+    if any(tensor.missing for tensor in unproven):
+        why, repair = "too little was kept to compare them", "record both sides again and keep these in full"
+    names = tuple(tensor.name for tensor in unproven[:_MOST_LISTED])
+    evidence = f"every output agrees, but {' and '.join(sides)} have no partner: {why}"
+    yield Finding(Cause.GRADIENTS_ONLY, names, evidence, repair, 0.8)
 
 
 def _has_unpaired_parameters(case: Case, side: str) -> bool:

@@ -61,7 +61,8 @@ def find_norms_only(case: Case) -> Iterator[Finding]:
 def find_early_divergence(case: Case) -> Iterator[Finding]:
     """Yield that the runs part before the first module with weights, though their inputs are the same."""
     run = case.run
-    if not all(site.passed for site in run.evidence if site.slot is Slot.MODEL_INPUT):
+    inputs_agree = all(site.passed for site in run.evidence if site.slot is Slot.MODEL_INPUT)
+    if not inputs_agree or not run.failing_outputs:
         return
     weighted = _list_weighted_modules(case, 0), _list_weighted_modules(case, 1)
     begin = _find_first_use(run.reference, weighted[0]), _find_first_use(run.candidate, weighted[1])

@@ -13,8 +13,11 @@ from nndiff.tensors import Slot
 from nndiff.text import first_few, plural
 
 
-def compare_weights_at_first(case: Case) -> WeightsAtSite | None:
-    """Return how the weights of the first diverging module compare when the runs begin; None if nobody knows."""
+def compare_weights_at_first(case: Case, against_names: Sequence[tuple[str, str]] = ()) -> WeightsAtSite | None:
+    """Return how the weights of the first diverging module compare when the runs begin; None if nobody knows.
+
+    Modules that were paired against their names hold the same weights, whatever those of their names hold.
+    """
     first = case.first
     if first is None or first.slot is not Slot.OUTPUT or first.is_part:
         return None
@@ -25,6 +28,7 @@ def compare_weights_at_first(case: Case) -> WeightsAtSite | None:
     for site in case.run.pairs:
         if site.slot is Slot.OUTPUT and site.passed:
             without.add(site.module)
+    without.update(reference for reference, _ in against_names)
     held = read_held_tensors(case.reference), read_held_tensors(case.candidate)
     difference = compare_held_tensors(held, (first.module, first.candidate_module), without)
     if first.reference.site.cls != first.candidate.site.cls:

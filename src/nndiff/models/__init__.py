@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from nndiff.models.spec import BuildOptions, ModelSpec, build_model
+from nndiff.models.build import build_model
+from nndiff.models.spec import BuildOptions, ModelSpec
 
 __all__ = ["BuildOptions", "ModelSpec", "build_model"]

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from nndiff.errors import ModelError, NndiffError, UserCodeError
-from nndiff.recording.format.folder import LeftoverNote
+from nndiff.recording.format.folder import LeftoverNote, add_note
 
 _NNDIFF = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STANDARD_LIBRARY = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
@@ -44,8 +44,8 @@ def user_code(what: str, function: Any = None) -> Iterator[None]:
         # the place of a syntax error is all there is to know
         error_class = ModelError if isinstance(error, SyntaxError) else UserCodeError
         raised = error_class("; ".join(sentences))
-        if leftovers:
-            vars(raised)["__notes__"] = leftovers  # add_note needs Python 3.11
+        for note in leftovers:
+            add_note(raised, note)
         raise raised from error
 
 

@@ -269,7 +269,7 @@ class _TensorBuilder:
             window = self._find_window(event, event.key, event.shape)
             claim = ElementClaim(name, event.shard or "", event.shape, dtype, event.digest)
             data = self._checker.make_data(window, claim)
-        return TensorRef(name, event.shape, dtype, data, (self._path, event.digest), event.site, trace)
+        return TensorRef(name, event.shape, dtype, data, None, event.site, trace)
 
     def _make_sketch(self, event: TensorEvent) -> TensorRef:
         name, dtype = f"{event.site.name}#sketch", DTYPES[event.dtype]

@@ -23,7 +23,7 @@ from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.environment.modes import Mode, get_mode
 from nndiff.recording.environment.randomness import preserve_randomness, seed_everything
 from nndiff.recording.environment.settings import deterministic_algorithms, read_environment, read_flags
-from nndiff.recording.format.folder import BEFORE, LEFT, LeftoverNote
+from nndiff.recording.format.folder import BEFORE, LEFT, LeftoverNote, add_note, drop_leftover_notes
 from nndiff.recording.format.input_structure import describe_inputs
 from nndiff.recording.format.keep_levels import Keep, parse_keep
 from nndiff.recording.reader import Recording, open_recording
@@ -143,13 +143,12 @@ def _keep_if_useful(writer: Writer) -> Iterator[Writer]:
             has_calls = False
         if not has_calls:
             writer.discard()
+            drop_leftover_notes(error)
             raise
-        notes = list(getattr(error, "__notes__", ()))
         if not isinstance(error, SourceError):  # the error of a full disk says it already
-            notes.append(LeftoverNote(f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"))
+            add_note(error, LeftoverNote(f"{LEFT} {writer.path}; --overwrite (overwrite=True) replaces it"))
         if writer.before:
-            notes.append(LeftoverNote(f"{BEFORE} {writer.before}"))
-        vars(error)["__notes__"] = notes  # add_note, before Python 3.11 too
+            add_note(error, LeftoverNote(f"{BEFORE} {writer.before}"))
         raise
 
 

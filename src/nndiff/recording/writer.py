@@ -17,7 +17,7 @@ from nndiff.errors import SourceError, UsageError
 from nndiff.recording.format.arrays import is_array, is_array_or_numbers, raw_array, raw_numbers, raw_value
 from nndiff.recording.format.digests import RawTensor, measure_tensor
 from nndiff.recording.format.events import SLOTS, CallEvent, Event, TensorEvent, ValueEvent
-from nndiff.recording.format.folder import FINISHED, prepare_folder
+from nndiff.recording.format.folder import FINISHED, LeftoverNote, add_note, prepare_folder
 from nndiff.recording.format.keep_levels import Keep, parse_keep
 from nndiff.recording.format.layout import EVENTS, FORMAT, MANIFEST, NAME_LIMIT, VERSION
 from nndiff.recording.format.lines import event_to_line, to_plain_json
@@ -310,5 +310,7 @@ class Writer:
         except OSError as error:
             self._save_finished()
             reason = _DISK_ERRORS.get(error.errno or 0) or (error.strerror or str(error)).lower()
-            hint = f"; {FINISHED}" if self._has_flushed else ""
-            raise SourceError(self.path, f"cannot be written: {reason}{hint}") from None
+            raised = SourceError(self.path, f"cannot be written: {reason}")
+            if self._has_flushed:
+                add_note(raised, LeftoverNote(FINISHED))
+            raise raised from None

@@ -23,11 +23,13 @@ from nndiff.relations.proof import (
     read_places,
     sample_places,
     statistics_differ,
+    tighten_tolerance,
 )
 from nndiff.relations.relation import Array, Operation, Relation
 from nndiff.tensors import Shape, TensorRef
 from nndiff.verdict import RelationKind
 
+MOST_AXES = 6  # whose every order is tried on a few elements
 MOST_COMPARED = 16  # ways compared on every element; where a sample fits so many, nothing tells which it is
 
 
@@ -61,7 +63,7 @@ def prove(
 
 def may_be_permuted(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
     """Return False if a few elements rule out every order of axes that keeps the shape: then nothing more is read."""
-    if reference.missing or candidate.missing or reference.count <= SAMPLED:
+    if reference.missing or candidate.missing or reference.count <= SAMPLED or len(reference.shape) > MOST_AXES:
         return True
     places = sample_places(reference.shape)
     elements = read_places(reference, places)
@@ -80,13 +82,15 @@ def prove_arrays(
 ) -> Relation | None:
     """Return the layout of two arrays of as many elements: a hint, else a reshape, else the way with the fewest cuts.
 
-    Where all elements are alike any order agrees, so that only a hint, or a reshape without an alternative, is taken.
+    Where all elements are in tolerance of one another any order agrees: then a smaller tolerance decides, and where
+    they are equal only a hint, or a reshape without an alternative, is taken.
     """
     if reference.shape == candidate.shape and agree(reference, candidate, atol, rtol):
         return None  # nothing is to be rearranged
     for hint in hints:
         if hint.kind is RelationKind.LAYOUT and agree_after(hint, [reference], [candidate], atol, rtol):
             return hint
+    atol, rtol = tighten_tolerance(reference, atol, rtol)
     telling = is_telling(reference, atol, rtol)
     if reference.shape != candidate.shape and (telling or merges_axes(reference.shape, candidate.shape)):
         reshaped = Relation(RelationKind.LAYOUT, candidate=(Reshape(reference.shape),))

@@ -52,8 +52,8 @@ def prove(
         return None
     for reference_form in forms[0]:
         for candidate_form in forms[1]:
-            if reference_form is candidate_form is not MaskForm.ADDITIVE:
-                continue  # of one convention they are plain numbers
+            if MaskForm.ADDITIVE not in (reference_form, candidate_form):
+                continue  # two arrays of zeros and ones may be anything
             for resize_reference, resize_candidate in fit_shapes(reference[0].shape, candidate[0].shape):
                 relation = Relation(
                     RelationKind.MASK,

@@ -10,13 +10,15 @@ from nndiff.dtypes import from_numpy
 from nndiff.metrics import Metrics
 from nndiff.relations.operations import widen
 from nndiff.relations.relation import Array, Relation
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import MemoryData, Shape, TensorRef
 
 LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried
 SAMPLE_ROUNDING = 1e-12  # relative; the sample must not reject what the engine, which rounds otherwise, accepts
 BLOCK = 1 << 18  # elements compared at once: little is held, and the first block out of tolerance ends it
 SAMPLED = 128  # elements looked at before all are: nearly every wrong way ends there
+TELLING_SHARE = 1e-3  # of the range of the elements: a tolerance so small tells one order of them from another
 STATS_ROUNDING = 1e-9  # relative error that recorded statistics may have themselves
 
 
@@ -116,6 +118,19 @@ def is_telling(array: Array, atol: float, rtol: float) -> bool:
     if not (np.isfinite(low) and np.isfinite(high)):
         return bool(np.isfinite(array).any())  # the places of what is not finite tell
     return high - low > 2 * (atol + rtol * max(abs(low), abs(high)))
+
+
+def tighten_tolerance(array: Array, atol: float, rtol: float) -> tuple[float, float]:
+    """Return a tolerance at which the elements tell one order from another, if there is one; else that given.
+
+    What is proven at a smaller tolerance holds at the larger one too.
+    """
+    if np.iscomplexobj(array) or is_telling(array, atol, rtol) or not np.isfinite(array).all():
+        return atol, rtol
+    low, high = float(array.min()), float(array.max())
+    room = atol + rtol * max(abs(low), abs(high))
+    share = TELLING_SHARE * (high - low) / room if high > low else 1.0
+    return atol * share, rtol * share
 
 
 def statistics_differ(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:

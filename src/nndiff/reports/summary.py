@@ -215,7 +215,8 @@ def explain_nothing_compared(comparison: Comparison) -> str:
         return "only the inputs of the models have partners, nothing they computed"
     if totals.pairs:
         return f"no element of {plural(totals.pairs, 'pair')} could be compared"
-    if any(note.slug is NoteSlug.LEFT_OUT for note in comparison.notes):
+    holds_tensors = comparison.reference.tensors or any(side.tensors for side in comparison.candidates)
+    if holds_tensors and any(note.slug is NoteSlug.LEFT_OUT for note in comparison.notes):
         return "--include/--exclude left no tensor to compare"
     parts = []
     if totals.only_reference:

@@ -9,7 +9,8 @@ import numpy as np
 
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.result import Note, NoteSlug
-from nndiff.stats import Job, get_engine
+from nndiff.stats import Job
+from nndiff.stats.engine import get_engine
 from nndiff.tensors import LateData, MemoryData, TensorRef
 from nndiff.verdict import Verdict
 

@@ -28,6 +28,17 @@ class LeftoverNote(str):
     __slots__ = ()
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error, as its add_note does from Python 3.11 on."""
+    vars(error).setdefault("__notes__", []).append(note)
+
+
+def drop_leftover_notes(error: BaseException) -> None:
+    """Remove the notes on what the failed run left on disk, because it is no longer there."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, LeftoverNote)]
+    vars(error)["__notes__"] = notes
+
+
 def is_recording(folder: Path) -> bool:
     """Return True if a folder holds a recording, complete or not."""
     try:

@@ -10,6 +10,7 @@ import pytest
 from nndiff.comparison import compare_sources
 from nndiff.recording import Writer, open_recording
 from nndiff.recording.format.keep_levels import sketch_positions
+from nndiff.result import NoteSlug
 from nndiff.verdict import Verdict
 
 
@@ -42,7 +43,7 @@ def test_equal_bytes_are_known_equal_at_every_level(tmp_path, keep):
 def test_less_than_everything_never_passes_what_differs(tmp_path, keep, verdict):
     pair, result = judged(tmp_path, VALUES, VALUES * 1.5, keep)
     assert pair.verdict is verdict
-    assert pair.note
+    assert pair.notes
     assert result.exit_code == 1
 
 
@@ -62,14 +63,16 @@ def test_a_sketch_of_all_elements_tells_places_in_the_tensor(tmp_path):
 def test_a_sketch_that_agrees_is_close_at_best(tmp_path):
     pair, _ = judged(tmp_path, VALUES, VALUES + np.float32(1e-7), "sketch")
     assert pair.verdict is Verdict.CLOSE
-    assert "sketch of 1,024 of 4,096" in pair.note
+    (note,) = pair.notes
+    assert note.slug is NoteSlug.BY_SKETCH
+    assert "1,024 of 4,096" in note.text
 
 
 def test_a_sketch_of_all_there_is_is_no_sketch(tmp_path):
     few = VALUES.reshape(-1)[:1000].copy()
     pair, _ = judged(tmp_path, few, few + np.float32(1e-7), "sketch")
     assert pair.verdict is Verdict.CLOSE
-    assert pair.note == ""
+    assert pair.notes == ()
 
 
 def test_the_numbers_of_equal_digests_are_those_of_a_measurement(tmp_path):

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from findings_matrix import CASES, INPUT, RELATED_CASES
 from torch import nn
 
 import nndiff
+from findings_matrix import CASES, INPUT, RELATED_CASES
 from nndiff import result_json
 from nndiff.__main__ import main
 from nndiff.relations import load_relation

@@ -1,0 +1,30 @@
+"""Which pairs that differ are looked at a second time for a relation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nndiff
+
+
+def make_correlated(correlation: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a matrix and its transpose, of a matrix so nearly symmetric that the two have this correlation."""
+    random = np.random.default_rng(0)
+    raw = random.normal(size=(200, 200))
+    symmetric, skew = (raw + raw.T) / 2, (raw - raw.T) / 2
+    # corr(S + a K, S - a K) = (|S|^2 - a^2 |K|^2) / (|S|^2 + a^2 |K|^2)
+    ratio = np.linalg.norm(symmetric) / np.linalg.norm(skew)
+    share = ratio * np.sqrt((1 - correlation) / (1 + correlation))
+    matrix = symmetric + share * skew
+    return matrix, np.ascontiguousarray(matrix.T)
+
+
+@pytest.mark.parametrize(("correlation", "looked_at"), [(0.98, True), (0.5, True), (0.995, False)])
+def test_most_pairs_that_differ_are_not_read_again(correlation, looked_at):
+    reference, candidate = make_correlated(correlation)
+    assert np.corrcoef(reference.ravel(), candidate.ravel())[0, 1] == pytest.approx(correlation, abs=1e-3)
+    found = nndiff.compare({"w": reference}, {"w": candidate})
+    assert (found.pairs[0].related is not None) is looked_at
+    scaled = nndiff.compare({"w": reference}, {"w": 1.5 * reference})
+    assert scaled.pairs[0].related.relation.kind.value == "scale"

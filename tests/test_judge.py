@@ -132,7 +132,7 @@ def test_what_was_cut_off_or_could_not_be_read_is_no_pass(meta):
 @pytest.mark.parametrize("kind", RelationKind)
 def test_relations_are_accepted_by_kind_and_place(kind):
     always = kind is RelationKind.TIED
-    inside = always or kind in (RelationKind.LAYOUT, RelationKind.FOLD)
+    inside = always or kind in (RelationKind.LAYOUT, RelationKind.FOLD, RelationKind.MASK)
     assert is_accepted(kind, None, Rules()) is always
     assert is_accepted(kind, OUTPUT, Rules()) is always
     for site in (INNER, Site("fc", Slot.PARAM, tensor="w"), Site("fc", Slot.PARAM_GRAD, tensor="w")):

@@ -35,7 +35,7 @@ def test_every_kind_of_relation_is_listed_with_its_default() -> None:
     kinds = {kind.value for kind in RelationKind} | {EXTRA_OUTPUTS}
     defaults = {row[0].strip("`"): row[2] for row in read_rows("judgement.md", 3) if row[0].strip("`") in kinds}
     expected = dict.fromkeys(kinds, "no")
-    expected |= {"tied": "everywhere", "mask": "for inputs and buffers"}
+    expected |= {"tied": "everywhere", "mask": "inside recordings, and for model inputs"}
     expected |= {kind.value: "inside recordings" for kind in ACCEPTED_INSIDE}
     assert defaults == expected
 

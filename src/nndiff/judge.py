@@ -37,7 +37,7 @@ def is_accepted(kind: RelationKind, site: Site | None, rules: Rules) -> bool:
     if kind is RelationKind.TIED or kind.value in rules.accept:
         return True
     if kind is RelationKind.MASK:  # a mask is something that models are given or hold, not what they return
-        return site is not None and (site.slot in (Slot.INPUT, Slot.MODEL_INPUT) or site.slot.is_buffer)
+        return site is not None and (site.belongs_inside or site.slot is Slot.MODEL_INPUT)
     return site is not None and site.belongs_inside and kind in ACCEPTED_INSIDE
 
 

@@ -13,7 +13,8 @@ from nndiff.tensors import Slot
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@pytest.mark.parametrize("case", CASES)
+# by names alone, as these tests pair, layers in another order are other layers: end_to_end/test_findings.py has it
+@pytest.mark.parametrize("case", [case for case in CASES if case != "layers in another order"])
 def test_each_finding_appears_where_it_applies_and_only_there(case):
     make, options, status, wanted = CASES[case]
     result = compare(*make(), inputs=INPUT, **options)

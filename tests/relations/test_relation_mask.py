@@ -69,9 +69,13 @@ def test_one_wrong_place_is_no_agreement(place):
 
 def test_masks_of_other_values_and_conventions_are_masks_too():
     check(found(additive(KEPT, -1e4), additive(KEPT)), [additive(KEPT, -1e4)], [additive(KEPT)])
-    relation = found(KEPT, ~KEPT)
-    assert relation.reference == (AsMask(MaskForm.TRUE_KEEPS),)
-    assert relation.candidate == (AsMask(MaskForm.TRUE_MASKS),)
+    relation = found(~KEPT, additive(KEPT))
+    assert relation.reference == (AsMask(MaskForm.TRUE_MASKS),)
+
+
+def test_zeros_and_ones_against_their_inverse_may_be_anything():
+    assert found(KEPT, ~KEPT) is None
+    assert found(KEPT.astype(np.int64), ~KEPT) is None
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,11 @@ def test_only_json_on_standard_output(saved: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out)["verdict"] == "different"
 
 
-def test_reports_to_files_print_nothing(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_to_files_do_not_silence_the_terminal(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(saved, "--report", f"html:{saved.parent}/x.html", "--report", f"md:{saved.parent}/x.md")
-    assert capsys.readouterr().out == ""
+    shown = capsys.readouterr().out
+    assert "different" in shown
+    assert f"wrote {saved.parent}/x.html" in shown
     assert (saved.parent / "x.html").exists()
     assert (saved.parent / "x.md").exists()
 

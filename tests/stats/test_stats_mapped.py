@@ -204,7 +204,7 @@ other[10]
     assert done.returncode == -signal.SIGBUS, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("module", ["nndiff.sources", "nndiff.recording.reader", "nndiff.stats.numpy_engine"])
+@pytest.mark.parametrize("module", ["nndiff.sources", "nndiff.recording.reader", "nndiff.stats.engine"])
 def test_what_maps_files_maps_them_guarded(tmp_path: Path, module: str) -> None:
     (tmp_path / "f").write_bytes(bytes(100))
     script = (

@@ -36,7 +36,10 @@ def add_note(error: BaseException, note: str) -> None:
 def drop_leftover_notes(error: BaseException) -> None:
     """Remove the notes on what the failed run left on disk, because it is no longer there."""
     notes = [note for note in getattr(error, "__notes__", ()) if not isinstance(note, LeftoverNote)]
-    vars(error)["__notes__"] = notes
+    if notes:
+        vars(error)["__notes__"] = notes
+    else:
+        vars(error).pop("__notes__", None)
 
 
 def is_recording(folder: Path) -> bool:

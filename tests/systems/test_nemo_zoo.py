@@ -73,15 +73,12 @@ def test_models_without_a_loss_to_be_had_go_backward_from_the_projection(zoo, na
     assert sum(event.site.slot == "param_grad" for event in recording.tensors) > 3
 
 
-@pytest.mark.xfail(reason="the sentence about CUDA is worded differently now")
 def test_a_loss_that_needs_cuda_says_so_and_the_forward_pass_needs_none(zoo):
     assert zoo.facts["tdt"]["forward"]["status"] == 0
     backward = zoo.facts["tdt"]["backward"]
     assert backward["status"] == 2
     assert backward["stderr"].count("\n") == 1
-    assert (
-        "its loss needs CUDA: give --device cuda, leave --backward out, or record a Python file" in backward["stderr"]
-    )
+    assert "its loss needs CUDA: give --device cuda, drop --backward, or record a Python file" in backward["stderr"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,6 @@ def test_a_branch_without_gradient_is_found_though_every_output_agrees(diff, fau
     assert bool(result.totals.different) is differing, "of what has a gradient at all"
 
 
-@pytest.mark.xfail(reason="in eval mode the extra dropout is paired with another layer, and called different inside")
 def test_a_dropout_too_many_shows_in_train_mode_alone(diff):
     assert diff("eval", "one_dropout_more").verdict == "identical"
     found = diff("train", "one_dropout_more").first_divergence

@@ -127,11 +127,12 @@ def _pairs_of_same_weights(reference: ModuleWeights, candidate: ModuleWeights) -
         if not partners:
             continue
         # The innermost may hold the weights itself, and then does on both sides what a layer does; wrappers around
-        # it may do more. These belong together from the outside in.
+        # it may do more. Weights tell which of these belong together only where both sides have as many.
         chain, partners = list(chain), list(partners)
         if chain[-1] in reference.own and partners[-1] in candidate.own:
             modules[chain.pop()] = partners.pop()
-        modules.update(zip(chain, partners, strict=False))
+        if len(chain) == len(partners):
+            modules.update(zip(chain, partners, strict=True))
     taken = set(modules.values())
     for key, module in reference.unique_own.items():
         partner = candidate.unique_own.get(key)

@@ -1,0 +1,1 @@
+"""Training runs: recorded, read, compared over their steps."""

@@ -35,19 +35,21 @@ def describe_growth(numbers: NDArray[np.int64], distances: NDArray[np.float64]) 
         return Growth(GrowthKind.CONSTANT, first, last)
     # exponential growth ends when the runs have nothing left in common: the fit is of what comes before
     rising = slice(0, max(FEWEST_POINTS, int(np.argmax(logs >= logs.max() - math.log(CONSTANT_FACTOR))) + 1))
-    exponential, rate = _fit_line(times[rising], logs[rising])
-    linear, power = _fit_line(np.log1p(times[rising]), logs[rising])
-    if min(exponential, linear) > LARGEST_RESIDUAL:
+    rate, offset = np.polyfit(times[rising], logs[rising], 1)
+    exponential = _measure_residual(rate * times[rising] + offset, logs[rising])
+    values = np.exp(logs[rising])
+    increase, base = np.polyfit(times[rising], values, 1, w=1 / values)
+    line = np.maximum(increase * times[rising] + base, values.min() / 10)
+    linear = _measure_residual(np.log(line), logs[rising])
+    if min(exponential, linear) > LARGEST_RESIDUAL or last < first:
         return Growth(GrowthKind.IRREGULAR, first, last)
-    if exponential < linear and rate > 0:
-        return Growth(GrowthKind.EXPONENTIAL, first, last, math.log(2) / rate)
-    return Growth(GrowthKind.LINEAR if power > 0 else GrowthKind.IRREGULAR, first, last)
+    if exponential < linear:
+        return Growth(GrowthKind.EXPONENTIAL, first, last, math.log(2) / float(rate))
+    return Growth(GrowthKind.LINEAR, first, last)
 
 
-def _fit_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the root mean square residual and the slope of the best line."""
-    slope, offset = np.polyfit(x, y, 1)
-    return float(np.sqrt(np.mean(np.square(y - slope * x - offset)))), float(slope)
+def _measure_residual(fitted: NDArray[np.float64], logs: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(np.square(fitted - logs))))
 
 
 def find_jumps(details: WeightDetails) -> tuple[Jump, ...]:

@@ -89,7 +89,8 @@ def test_leaders_have_the_largest_shares():
 def test_the_sign_test_is_the_binomial_one():
     def steps(pairs):
         return [
-            StepComparison("c", StepMark(number), Verdict.DIFFERENT, {"loss": pair}) for number, pair in enumerate(pairs)
+            StepComparison("c", StepMark(number), Verdict.DIFFERENT, {"loss": pair})
+            for number, pair in enumerate(pairs)
         ]
 
     found = compare_losses(steps([(1.0, 0.9)] * 10 + [(1.0, 1.0)]), "loss")

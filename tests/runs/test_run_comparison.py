@@ -15,8 +15,8 @@ from nndiff.tolerance import Tolerance
 from nndiff.verdict import Outcome, Verdict
 
 
-def compare(reference, candidate, tolerance=Tolerance(), **rules):
-    return compare_pair(open_training(reference), open_training(candidate), tolerance, RunRules(**rules))
+def compare(reference, candidate, **rules):
+    return compare_pair(open_training(reference), open_training(candidate), Tolerance(), RunRules(**rules))
 
 
 def parted(compared):

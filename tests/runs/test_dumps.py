@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from trainings import build_model, train
+from planted_trainings import build_model, train
 
 from nndiff.errors import NndiffError
 from nndiff.runs.dumps import find_dumps, open_dumps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from trainings import build_model, draw_batches, train
+from planted_trainings import build_model, draw_batches, train
 
 from nndiff.run_facts import Quantity
 from nndiff.runs.comparison import RunRules, compare_pair

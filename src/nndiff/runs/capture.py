@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickle
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ _PLAIN_DTYPES = {dtype: name for dtype, name in _DTYPE_NAMES.items() if not dtyp
 _NOT_HYPER_PARAMETERS = ("params", "param_names")
 
 Rows = list[tuple[str, torch.Tensor]]
+Parameters = list[tuple[str, torch.nn.Parameter]]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,18 @@ class _Family:
     rows: Rows
 
 
-def collect_families(model: torch.nn.Module, optimizer: Any, with_gradients: bool) -> list[_Family]:
+def list_parameters(model: torch.nn.Module) -> Parameters:
+    """Return the parameters of a model by name, tied ones once."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if not is_lazy(parameter)]
+
+
+def collect_families(
+    model: torch.nn.Module, parameters: Parameters, optimizer: Any, with_gradients: bool
+) -> list[_Family]:
     """Return weights, buffers, gradients and optimizer state, each tensor once and by the model's name of it."""
-    parameters: Rows = [(name, parameter) for name, parameter in model.named_parameters() if not is_lazy(parameter)]
     buffers: Rows = [(name, buffer) for name, buffer in model.named_buffers() if not is_lazy(buffer)]
     families = [
-        _Family(TensorKind.WEIGHT, "", WEIGHT_BUDGET, parameters),
+        _Family(TensorKind.WEIGHT, "", WEIGHT_BUDGET, list(parameters)),
         _Family(TensorKind.BUFFER, "", BUFFER_BUDGET, buffers),
     ]
     if with_gradients:
@@ -99,7 +105,7 @@ class StateSampler:
     def sample(self, families: list[_Family]) -> StepTensors:
         """Return what is to be kept of the tensors."""
         arrays: list[RawArray] = []
-        copies: list[RawTensor] = []  # kept alive while they are read
+        sources: list[torch.Tensor | RawTensor] = []  # kept alive while their memory is read
         signature: list[tuple[Any, ...]] = []
         for family in families:
             kind, state = family.kind, family.state
@@ -116,20 +122,21 @@ class StateSampler:
                 ):
                     shape = tuple(tensor.shape)
                     arrays.append(RawArray(tensor.data_ptr(), tensor.numel(), dtype, shape))
+                    sources.append(tensor)
                 else:
                     copy = self._copy_tensor(f"{kind.value} {name}", tensor)
                     if copy is None:
                         continue
-                    copies.append(copy)
                     shape, dtype = copy.shape, copy.dtype.name
                     arrays.append(RawArray(copy.flat.ctypes.data, copy.flat.size, dtype, shape))
+                    sources.append(copy)
                 signature.append((kind, name, state, shape, dtype))
         if signature != self._signature:
             self._plan_rows(signature, families)
         sketched = sketch_tensors(arrays, self._widths, self._seed)
         whole: tuple[TensorRef | None, ...] = ()
         if self._keep == "full":
-            whole = tuple(_view_tensor(key.name, array) for key, array in zip(self._keys, arrays, strict=True))
+            whole = tuple(_view_tensor(key.name, source) for key, source in zip(self._keys, sources, strict=True))
         return StepTensors(
             keys=self._keys,
             shapes=self._shapes,
@@ -147,7 +154,8 @@ class StateSampler:
         try:
             if hasattr(tensor, "to_local"):  # of a DTensor this process has a part only
                 tensor = tensor.to_local()
-            if type(tensor) in _PLAIN_CLASSES and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+            is_strided = type(tensor) in _PLAIN_CLASSES and tensor.layout is torch.strided
+            if is_strided and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
                 raise RuntimeError("its storage was freed")
             return raw_tensor(tensor)
         except (RuntimeError, TypeError, NotImplementedError) as error:
@@ -173,8 +181,10 @@ class StateSampler:
                 self._widths[row] = width
 
 
-def _view_tensor(name: str, array: RawArray) -> TensorRef:
-    return TensorRef(name, array.shape, DTYPES[array.dtype], MemoryData(array.view_elements()))
+def _view_tensor(name: str, source: torch.Tensor | RawTensor) -> TensorRef:
+    """Return the elements of a tensor without copying them."""
+    raw = source if isinstance(source, RawTensor) else raw_tensor(source)
+    return TensorRef(name, raw.shape, raw.dtype, MemoryData(raw.flat))
 
 
 def compute_gradient_norm(tensors: StepTensors) -> float | None:
@@ -206,7 +216,7 @@ def fingerprint_generators() -> dict[str, str]:
     """Return a digest of the state of every global random generator."""
     states: dict[str, Iterable[Any]] = {
         "torch": [torch.get_rng_state().numpy()],
-        "numpy": [pickle.dumps(np.random.get_state(), protocol=4)],
+        "numpy": _list_numpy_state(),
         "python": [repr(random.getstate()).encode()],
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -220,6 +230,13 @@ def fingerprint_generators() -> dict[str, str]:
     return digests
 
 
+def _list_numpy_state() -> Iterator[Any]:
+    """Yield the state of NumPy's generator as bytes that every version of NumPy gives."""
+    for path, leaf in flatten(np.random.get_state(legacy=False), is_tensor):
+        yield path.encode()
+        yield np.ascontiguousarray(leaf) if isinstance(leaf, np.ndarray) else repr(leaf).encode()
+
+
 def unwrap_optimizer(optimizer: Any) -> Any:
     """Return the optimizer inside a wrapper (accelerate, Lightning)."""
     while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
@@ -227,9 +244,9 @@ def unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def name_groups(model: torch.nn.Module, optimizer: Any) -> tuple[tuple[tuple[str, ...], ...], int]:
+def name_groups(parameters: Parameters, optimizer: Any) -> tuple[tuple[tuple[str, ...], ...], int]:
     """Return the model's names of the parameters in each group, and how many of them the model does not have."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in parameters}
     groups, unknown = [], 0
     for group in optimizer.param_groups:
         known = [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
@@ -238,6 +255,6 @@ def name_groups(model: torch.nn.Module, optimizer: Any) -> tuple[tuple[tuple[str
     return tuple(groups), unknown
 
 
-def list_trainable(model: torch.nn.Module) -> frozenset[str]:
-    """Return the parameters that require a gradient."""
-    return frozenset(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+def list_trainable(parameters: Parameters) -> frozenset[str]:
+    """Return the names of the parameters that require a gradient."""
+    return frozenset(name for name, parameter in parameters if parameter.requires_grad)

@@ -15,10 +15,12 @@ from nndiff.errors import UsageError
 from nndiff.recording.environment.settings import read_environment, read_flags
 from nndiff.runs.batch import fingerprint_batch
 from nndiff.runs.capture import (
+    Parameters,
     StateSampler,
     collect_families,
     compute_gradient_norm,
     fingerprint_generators,
+    list_parameters,
     list_trainable,
     name_groups,
     read_hyper_parameters,
@@ -85,8 +87,8 @@ class TrainingRecorder:
         elif any(is_lazy(parameter) for parameter in self._model.parameters()):
             self._add_note("the initial state was not recorded: parameters of the model are made by its first call")
         else:
-            self._describe(self._model, unwrap_optimizer(self._optimizer), None)
-            self._writer.write_initial(self._sample(self._model, self._optimizer, with_gradients=False))
+            optimizer = unwrap_optimizer(self._optimizer)
+            self._writer.write_initial(self._sample(self._model, optimizer, None))
 
     def step(
         self,
@@ -111,8 +113,7 @@ class TrainingRecorder:
         numbers = {} if optimizer is None else read_hyper_parameters(optimizer)
         tensors: StepTensors | None = None
         if model is not None and self._is_chosen(number, epoch):
-            self._describe(model, optimizer, number)
-            tensors = self._sample(model, optimizer, with_gradients=True)
+            tensors = self._sample(model, optimizer, number)
             gradient_norm = compute_gradient_norm(tensors)
             if gradient_norm is not None:
                 numbers["grad_norm"] = gradient_norm
@@ -154,25 +155,29 @@ class TrainingRecorder:
                 return False
         return number in self._chosen_steps if self._chosen_steps is not None else number % self._every == 0
 
-    def _sample(self, model: torch.nn.Module, optimizer: Any, with_gradients: bool) -> StepTensors:
+    def _sample(self, model: torch.nn.Module, optimizer: Any, number: int | None) -> StepTensors:
+        """Return what is kept of the tensors after a step, or of those before the first (None)."""
+        parameters = list_parameters(model)
+        self._describe(type(model).__name__, parameters, optimizer, number)
         with torch.no_grad():
-            tensors = self._sampler.sample(collect_families(model, unwrap_optimizer(optimizer), with_gradients))
+            families = collect_families(model, parameters, optimizer, with_gradients=number is not None)
+            tensors = self._sampler.sample(families)
         if self._sampler.unreadable:
             names = list(self._sampler.unreadable)
             self._sampler.unreadable = {}
             self._add_note(f"not recorded, because they have no elements in this process: {counted(names, 'tensor')}")
         return tensors
 
-    def _describe(self, model: torch.nn.Module, optimizer: Any, number: int | None) -> None:
+    def _describe(self, model: str, parameters: Parameters, optimizer: Any, number: int | None) -> None:
         """Write what is known of model and optimizer at the first step, and later a note of what has changed."""
         before = self._writer.description
-        groups, unknown = name_groups(model, optimizer) if optimizer is not None else ((), 0)
+        groups, unknown = name_groups(parameters, optimizer) if optimizer is not None else ((), 0)
         now = replace(
             before,
-            model=type(model).__name__,
+            model=model,
             optimizer="" if optimizer is None else type(optimizer).__name__,
             param_groups=groups,
-            trainable=list_trainable(model),
+            trainable=list_trainable(parameters),
         )
         if before.trainable is None or self._writer.first_number is None:
             self._writer.describe(now)

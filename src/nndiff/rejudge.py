@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from nndiff.errors import UsageError
 from nndiff.judge import EXACT, is_accepted, judge_candidate
 from nndiff.metrics import Metrics
 from nndiff.result import (
@@ -22,7 +23,7 @@ from nndiff.result import (
 )
 from nndiff.tensors import Slot
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import RelationKind, Verdict
+from nndiff.verdict import Outcome, RelationKind, Verdict
 
 COMPARE_AGAIN = "the saved numbers do not decide at this tolerance: compare the sources again"
 _SLOT_ORDER = (  # one kind after the other
@@ -44,6 +45,8 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
     Findings stay where the first divergence does; elsewhere those whose cause holds at any tolerance
     (`lasting_causes`). What the saved numbers do not decide fails, and a note says to compare again.
     """
+    if comparison.kind == "run":
+        return _judge_runs_at(comparison, tolerance)
     pairs = tuple(_judge_pair_at(pair, tolerance, comparison.rules) for pair in comparison.pairs)
     judgements, firsts = {}, {}
     findings: list[Finding] = []
@@ -80,6 +83,18 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
         first_divergences=firsts,
         findings=tuple(dict.fromkeys(findings)),
         notes=tuple(notes),
+    )
+
+
+def _judge_runs_at(comparison: Comparison, tolerance: Tolerance) -> Comparison:
+    """Return a comparison of runs at another tolerance, where its verdict holds at any."""
+    before, now = comparison.tolerance, tolerance
+    is_same = (before.atol, before.rtol, before.overrides) == (now.atol, now.rtol, now.overrides)
+    if is_same or comparison.outcome in (Outcome.IDENTICAL, Outcome.NOTHING):
+        return replace(comparison, tolerance=tolerance)
+    raise UsageError(
+        "a saved comparison of training runs does not hold the numbers to judge it at another tolerance: compare the "
+        "runs again, nndiff diff RUN_REF RUN_CAND --atol ... --rtol ..."
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.metrics import Metrics
 from nndiff.names import matches_any
+from nndiff.run_facts import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.tensors import Shape, Site, Slot
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict, worst_outcome
@@ -451,6 +452,7 @@ class Comparison:
     groups: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     rules: Rules = Rules()
+    run: tuple[RunFacts, ...] = ()  # of kind run: one for each candidate, in their order
 
     @property
     def verdict(self) -> str:
@@ -472,12 +474,12 @@ class Comparison:
         return self.judgements[candidate].outcome
 
     @property
-    def first_divergence(self) -> FirstDivergence | None:
+    def first_divergence(self) -> FirstDivergence | RunDivergence | None:
         """Return where the candidate parts from the reference; of several, the first candidate that does."""
         for side in self.candidates:
             if side.label in self.first_divergences:
                 return self.first_divergences[side.label]
-        return None
+        return next((facts.first_divergence for facts in self.run if facts.first_divergence), None)
 
     def side_of(self, candidate: str) -> Side:
         """Return the side of a candidate."""
@@ -503,15 +505,21 @@ class Comparison:
 
     @property
     def totals(self) -> Totals:
-        """Return the counts over all candidates."""
+        """Return the counts over all candidates; of runs, a pair is a pair of steps."""
+        if self.kind == "run":
+            return count_steps(self.run)
         return count_verdicts(self.pairs, self.leftovers, self.rules)
 
     def totals_of(self, candidate: str) -> Totals:
         """Return the counts of one candidate."""
+        if self.kind == "run":
+            return count_steps(facts for facts in self.run if facts.candidate == candidate)
         return count_verdicts(self.pairs_of(candidate), self.leftovers_of(candidate), self.rules)
 
     def totals_of_group(self, group: str) -> Totals:
-        """Return the counts of the tensors a group's pattern names."""
+        """Return the counts of the tensors a group's pattern names; of runs, those of the steps that have the group."""
+        if self.kind == "run":
+            return count_steps(self.run, group)
         patterns = (self.groups[group],)
         pairs = [pair for pair in self.pairs if matches_any(pair.name, patterns)]
         leftovers = [leftover for leftover in self.leftovers if matches_any(leftover.name, patterns)]
@@ -594,6 +602,10 @@ def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover], rules: 
         alone[leftover.side] += 1
         alone["unreached"] += leftover.reason is LeftoverReason.UNREACHED
         alone["alone"] += decides_alone(leftover, rules)
+    return _make_totals(verdicts, alone)
+
+
+def _make_totals(verdicts: Counter[Verdict], alone: Counter[str]) -> Totals:
     return Totals(
         pairs=sum(verdicts.values()),
         identical=verdicts[Verdict.IDENTICAL],
@@ -607,3 +619,18 @@ def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover], rules: 
         unreached=alone["unreached"],
         alone=alone["alone"],
     )
+
+
+def count_steps(runs: Iterable[RunFacts], group: str | None = None) -> Totals:
+    """Count the verdicts of steps, or of a group at the steps that have it; a step of one side alone is no difference.
+
+    A training that was cut short, or recorded at other steps, agrees as far as it goes.
+    """
+    verdicts = Counter[Verdict]()
+    alone = Counter[str]()
+    for facts in runs:
+        verdicts += count_step_verdicts(facts.steps, group)
+        if group is None:
+            alone[REFERENCE] += len(facts.only_reference_steps)
+            alone[CANDIDATE] += len(facts.only_candidate_steps)
+    return _make_totals(verdicts, alone)

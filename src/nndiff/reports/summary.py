@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nndiff.reports.figures import format_name, format_number, format_percent
 from nndiff.reports.layers import RecordingView, view_recordings
+from nndiff.reports.run_wording import describe_runs
 from nndiff.reports.wording import OUTCOME_SIGNS, name_extra_outputs, shows_layers
 from nndiff.result import (
     CANDIDATE,
@@ -59,6 +60,8 @@ def verdict_line(comparison: Comparison) -> tuple[str, str]:
 
 def headline(comparison: Comparison) -> str:
     """Return the one line that a person reads first."""
+    if comparison.kind == "run":
+        return describe_runs(comparison)
     if comparison.outcome is Outcome.NOTHING:
         story = explain_nothing_compared(comparison)
     elif shows_layers(comparison):
@@ -256,6 +259,9 @@ def _list_ways_out(comparison: Comparison) -> Iterator[str]:
         )
         return
     if comparison.outcome is not Outcome.NOTHING:
+        return
+    if comparison.kind == "run":
+        yield "steps are matched by epoch and batch, or else by their number: record both runs at the same steps"
         return
     totals = comparison.totals
     kinds = {side.kind for side in (comparison.reference, *comparison.candidates)}

@@ -43,18 +43,19 @@ def hash_parts(data: NDArray[np.uint8]) -> bytes:
     full_parts = data.size // PART
     for first in range(0, full_parts, _PARTS_AT_ONCE):
         last = min(first + _PARTS_AT_ONCE, full_parts)
-        hashes.append(_hash_equal_parts(data[first * PART : last * PART].reshape(last - first, PART)))
+        hashes.append(hash_equal_parts(data[first * PART : last * PART].reshape(last - first, PART)))
     tail = data[full_parts * PART :]
     if tail.size:
-        padded = np.zeros(max(SHORTEST_PART, tail.size), np.uint8)
-        padded[: tail.size] = tail
-        hashes.append(_hash_equal_parts(padded.reshape(1, -1)))
+        hashes.append(hash_equal_parts(tail.reshape(1, -1)))
     return b"".join(hashes)
 
 
-def _hash_equal_parts(parts: NDArray[np.uint8]) -> bytes:
-    """Return the hashes of parts of equal length."""
+def hash_equal_parts(parts: NDArray[np.uint8]) -> bytes:
+    """Return the hashes of the rows of a table, concatenated."""
     count, size = parts.shape
+    if size < SHORTEST_PART:
+        parts = np.pad(parts, ((0, 0), (0, SHORTEST_PART - size)))
+        size = SHORTEST_PART
     blocks = (size - 1) // _BLOCK
     in_blocks = blocks * _BLOCK
     lanes = np.tile(_START_LANES, (count, 1))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nndiff.run_facts import RunFacts
 from nndiff.runs.run import Run, Step, StepTensors, TensorKey, TensorKind
-from nndiff.stats.sketches import fold_sketch, sketch_elements
+from nndiff.stats.sketches import fold_sketch, sketch_exact_row
 
 INITIAL = -1  # the place of the state before the first step, among the steps that both runs have
 
@@ -172,10 +172,10 @@ def read_row(tensors: StepTensors, number: int, width: int) -> NDArray[np.float6
     whole = tensors.whole(number)
     if whole is not None:
         elements = np.asarray(whole.numpy(), np.float64).reshape(-1)
-        return elements if width == count else sketch_elements(elements, width, tensors.seed)
-    kept = tensors.sketch(number).astype(np.float64)
+        return elements if width == count else sketch_exact_row(elements.astype(np.float32), width, tensors.seed)
+    kept = tensors.sketch(number)
     if int(tensors.widths[number]) == width:
-        return kept
+        return kept.astype(np.float64)
     if int(tensors.widths[number]) == count:
-        return sketch_elements(kept, width, tensors.seed)
+        return sketch_exact_row(kept, width, tensors.seed)
     return fold_sketch(kept, width)

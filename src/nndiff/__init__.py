@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nndiff.errors import NndiffError
     from nndiff.recording.reader import Recording
     from nndiff.recording.record import record
+    from nndiff.runs.recorder import TrainingRecorder
     from nndiff.sources import Source, open_source
     from nndiff.tensors import TensorRef
 
@@ -20,6 +21,7 @@ __all__ = [
     "Recording",
     "Source",
     "TensorRef",
+    "TrainingRecorder",
     "assert_same",
     "compare",
     "open_source",
@@ -32,6 +34,7 @@ _HOMES = {
     "Recording": "nndiff.recording.reader",
     "Source": "nndiff.sources",
     "TensorRef": "nndiff.tensors",
+    "TrainingRecorder": "nndiff.runs.recorder",
     "assert_same": "nndiff.api",
     "compare": "nndiff.api",
     "open_source": "nndiff.sources",

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from runs import names
 from torch import nn
 
 import nndiff
@@ -18,6 +17,7 @@ from nndiff.errors import ModelError
 from nndiff.recording.capture.inputs import Inputs
 from nndiff.recording.capture.losses import compute_loss
 from nndiff.recording.record import record
+from runs import names
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 

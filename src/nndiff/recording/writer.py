@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,17 +22,12 @@ from nndiff.recording.format.layout import EVENTS, FORMAT, MANIFEST, NAME_LIMIT,
 from nndiff.recording.format.lines import event_to_line, to_plain_json
 from nndiff.recording.format.manifest import dump_manifest
 from nndiff.recording.format.shard_store import FlushSchedule, ShardStore
-from nndiff.recording.format.shards import append_atomically, write_atomically
+from nndiff.recording.format.shards import append_atomically, describe_disk_error, write_atomically
 from nndiff.recording.format.values import describe_value, flatten
 from nndiff.tensors import Link, Phase, Site, Slot
 
 SHARD_BYTES = 64 << 20  # the most; the first shards are smaller
 _MOST_PENDING = 512  # events that wait in memory while no shard is open
-_DISK_ERRORS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk is full",
-    errno.EFBIG: "a file grew beyond the size limit (ulimit -f, or that of the file system)",
-}
 
 
 class Writer:
@@ -309,8 +303,7 @@ class Writer:
             yield
         except OSError as error:
             self._save_finished()
-            reason = _DISK_ERRORS.get(error.errno or 0) or (error.strerror or str(error)).lower()
-            raised = SourceError(self.path, f"cannot be written: {reason}")
+            raised = SourceError(self.path, f"cannot be written: {describe_disk_error(error)}")
             if self._has_flushed:
                 add_note(raised, LeftoverNote(FINISHED))
             raise raised from None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nndiff.run_facts import RunFacts
 from nndiff.runs.run import Run, Step, StepTensors, TensorKey, TensorKind
-from nndiff.stats.sketches import fold_sketch, sketch_exact_row
+from nndiff.stats.sketches import RawArray, fold_sketch, sketch_exact_row, sketch_tensors
 
 INITIAL = -1  # the place of the state before the first step, among the steps that both runs have
 
@@ -141,9 +141,7 @@ class RunCase:
                 return self.widths[name] == int(tensors.counts[row])
         return False
 
-    def row(
-        self, where: Where, place: int, kind: TensorKind, name: str, state: str = ""
-    ) -> NDArray[np.float64] | None:
+    def row(self, where: Where, place: int, kind: TensorKind, name: str, state: str = "") -> NDArray[np.float64] | None:
         """Return the row of a tensor by the reference's name, or None where the step lacks it."""
         tensors = self.tensors(where, place)
         number = tensors.rows.get(self.key(where, kind, name, state))
@@ -171,11 +169,11 @@ def read_row(tensors: StepTensors, number: int, width: int) -> NDArray[np.float6
     count = int(tensors.counts[number])
     whole = tensors.whole(number)
     if whole is not None:
-        elements = np.asarray(whole.numpy(), np.float64).reshape(-1)
-        return elements if width == count else sketch_exact_row(elements.astype(np.float32), width, tensors.seed)
+        elements = np.ascontiguousarray(whole.numpy())
+        if width == count:
+            return elements.reshape(-1).astype(np.float64)
+        return sketch_tensors([RawArray.from_array(elements)], [width], tensors.seed).sketches.astype(np.float64)
     kept = tensors.sketch(number)
-    if int(tensors.widths[number]) == width:
+    if kept.size == width:
         return kept.astype(np.float64)
-    if int(tensors.widths[number]) == count:
-        return sketch_exact_row(kept, width, tensors.seed)
-    return fold_sketch(kept, width)
+    return sketch_exact_row(kept, width, tensors.seed) if kept.size == count else fold_sketch(kept, width)

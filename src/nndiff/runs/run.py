@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nndiff.dtypes import DTYPES
 from nndiff.tensors import Shape, TensorRef
 
 
@@ -87,8 +89,24 @@ class StepTensors:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Return the number of elements of each tensor."""
-        return np.array([int(np.prod(shape, dtype=np.int64)) for shape in self.shapes], np.int64)
+        """Return how many numbers each tensor has; a complex element is two."""
+        counts = []
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            counts.append(math.prod(shape) * (2 if dtype.startswith("complex") else 1))
+        return np.array(counts, np.int64)
+
+    @cached_property
+    def kept_widths(self) -> NDArray[np.int64]:
+        """Return how many numbers can be had of each tensor: all of its own where it is whole, else its sketch."""
+        if not self.tensors:
+            return self.widths
+        is_whole = np.array([tensor is not None for tensor in self.tensors], bool)
+        return np.where(is_whole, self.counts, self.widths)
+
+    @cached_property
+    def holds_whole_numbers(self) -> NDArray[np.bool_]:
+        """Return which tensors hold whole numbers or booleans, which know no rounding."""
+        return np.array([DTYPES[dtype].exact if dtype in DTYPES else False for dtype in self.dtypes], bool)
 
     def sketch(self, row: int) -> NDArray[np.float32]:
         """Return the sketch of one tensor; its elements where the width is the count."""

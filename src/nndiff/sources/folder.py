@@ -20,7 +20,7 @@ _INDEX_NAMES = (
     "pytorch_model.bin.index.json",
     "diffusion_pytorch_model.safetensors.index.json",
 )
-_MODEL_NAMES = (
+MODEL_NAMES = (
     "model.safetensors",
     "pytorch_model.bin",
     "adapter_model.safetensors",
@@ -44,7 +44,7 @@ def open_folder(path: str, open_file: OpenFile) -> Source:
         weight_map = _read_index(index_path)
         source = _open_shards(index_path, weight_map, open_file)
         return _add_skipped(replace(source, label=path), names, {indexes[0], *weight_map.values()})
-    for name in _MODEL_NAMES:
+    for name in MODEL_NAMES:
         if name in names:
             source = open_file(os.path.join(path, name))
             meta = {**source.meta, **_read_config(path, names)}

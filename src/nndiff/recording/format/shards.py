@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,11 @@ from nndiff.recording.format.digests import RawTensor
 HEADER_ROOM = 1 << 16
 _DATA_START = 8 + HEADER_ROOM
 PART_SUFFIX = ".part"
+_DISK_ERRORS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.EFBIG: "a file grew beyond the size limit (ulimit -f, or that of the file system)",
+}
 
 _SAFETENSORS_CODES = {
     "float64": "F64",
@@ -148,3 +154,8 @@ def sync_folder(folder: Path) -> None:
         pass  # some file systems cannot; the rename itself was done
     finally:
         os.close(fd)
+
+
+def describe_disk_error(error: OSError) -> str:
+    """Return in words why something cannot be written."""
+    return _DISK_ERRORS.get(error.errno or 0) or (error.strerror or str(error)).lower()

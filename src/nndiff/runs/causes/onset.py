@@ -1,0 +1,212 @@
+"""The step at which two runs part, and what is known right before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nndiff.findings.causes import Cause
+from nndiff.result import Finding
+from nndiff.run_facts import BUFFERS, Quantity, StepMark
+from nndiff.runs.case import INITIAL, RunCase, Where
+from nndiff.runs.causes.algebra import Row, measure_distance
+from nndiff.runs.run import TensorKind
+
+# Share of a vector by which rounding in another order moves the gradients of a network in float32.
+ROUNDING_SHARE = 1e-5
+_UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+_SINGLE_ROUNDOFF = 2.0**-24  # of float32, and of rows, which are float32 whatever the tensor is
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Hold a finding and the place in the steps from which on it holds."""
+
+    place: int
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Onset:
+    """Name the first place at which tensors of two runs are not the same, and what can be computed there."""
+
+    case: RunCase
+    place: int
+
+    @property
+    def before(self) -> int:
+        """Return the place right before; it has tensors only if `knows_before`."""
+        return self.place - 1
+
+    @cached_property
+    def knows_before(self) -> bool:
+        """Return True if both runs kept their tensors right before the step too."""
+        return self.place != INITIAL and self.case.is_consecutive(self.place)
+
+    @cached_property
+    def same_start(self) -> bool:
+        """Return True if both runs make the step from the same weights, buffers and data, rounding aside."""
+        if not self.knows_before or has_other_data(self.case, self.place):
+            return False
+        for kind in (TensorKind.WEIGHT, TensorKind.BUFFER):
+            if self._measure(self.before, kind) > ROUNDING_SHARE:
+                return False
+        return True
+
+    @cached_property
+    def same_loss(self) -> bool | None:
+        """Return True if the losses of the step are equal, rounding aside; None if a side has none."""
+        losses = [self.case.step(where, self.place).scalars.get("loss") for where in Where]
+        if losses[0] is None or losses[1] is None:
+            return None
+        if not np.isfinite(losses).all():
+            return bool(np.isnan(losses).all()) or losses[0] == losses[1]
+        return abs(losses[0] - losses[1]) <= ROUNDING_SHARE * abs(losses[0])
+
+    @cached_property
+    def has_gradients(self) -> bool:
+        """Return True if both sides kept gradients of the step."""
+        for where in Where:
+            keys = self.case.tensors(where, self.place).keys
+            if not any(key.kind is TensorKind.GRADIENT for key in keys):
+                return False
+        return True
+
+    @cached_property
+    def same_gradients(self) -> bool | None:
+        """Return True if the gradients of the step are equal, rounding aside; None if a side has none."""
+        if not self.has_gradients:
+            return None
+        return self._measure(self.place, TensorKind.GRADIENT) <= ROUNDING_SHARE
+
+    @cached_property
+    def same_state_before(self) -> bool:
+        """Return True if both optimisers begin the step with the same state, rounding aside."""
+        if not self.knows_before:
+            return False
+        for state in self.case.state_names(Where.REFERENCE, self.before) if self.before != INITIAL else ():
+            if self._measure(self.before, TensorKind.STATE, state) > ROUNDING_SHARE:
+                return False
+        return True
+
+    def _measure(self, place: int, kind: TensorKind, state: str = "") -> float:
+        """Return the relative distance of all tensors of a kind at a place; one that a side lacks counts as zeros."""
+        references: list[Row] = []
+        candidates: list[Row] = []
+        for name in self.case.names:
+            reference, candidate = (self.case.row(where, place, kind, name, state) for where in Where)
+            if reference is None and candidate is None:
+                continue
+            if reference is None and candidate is not None:
+                reference = np.zeros_like(candidate)
+            if candidate is None and reference is not None:
+                candidate = np.zeros_like(reference)
+            references.append(reference)
+            candidates.append(candidate)
+        return measure_distance(references, candidates)
+
+
+def list_onsets(case: RunCase) -> list[Onset]:
+    """Return the first place at which tensors part and, in order, those at which a small distance jumps."""
+    numbers = [mark.number for mark in _list_tensor_marks(case)]
+    if not numbers:
+        return []
+    numbers = [min(numbers), *sorted(jump.mark.number for jump in case.facts.jumps if jump.mark.number > min(numbers))]
+    places = number_places(case)
+    return [Onset(case, places[number]) for number in numbers]
+
+
+def _list_tensor_marks(case: RunCase) -> list[StepMark]:
+    marks = []
+    for quantity in (Quantity.INITIAL_WEIGHTS, Quantity.GRADIENTS, Quantity.WEIGHTS, Quantity.OPTIMIZER):
+        mark = case.facts.first_unequal.get(quantity)
+        if mark is not None:
+            marks.append(mark)
+    for step in case.facts.steps:
+        buffers = step.groups.get(BUFFERS)
+        if buffers is not None and buffers.identical < buffers.tensors:
+            marks.append(step.mark)
+            break
+    return marks
+
+
+def number_places(case: RunCase) -> dict[int, int]:
+    """Return the place of each of the reference's step numbers among the common steps."""
+    places = {case.step(Where.REFERENCE, place).number: place for place in range(len(case.steps))}
+    places[INITIAL] = INITIAL
+    return places
+
+
+def has_other_data(case: RunCase, place: int) -> bool:
+    """Return True if both sides know the batch of a step and it is not the same."""
+    reference, candidate = (case.step(where, place).data for where in Where)
+    return reference is not None and candidate is not None and reference != candidate
+
+
+def list_unequal(case: RunCase, place: int, kind: TensorKind, state: str = "") -> list[str]:
+    """Return the tensors of a kind that both sides have and that are not the same bit for bit."""
+    reference, candidate = (case.tensors(where, place) for where in Where)
+    names = []
+    for name in case.names:
+        row = reference.rows.get(case.key(Where.REFERENCE, kind, name, state))
+        partner = candidate.rows.get(case.key(Where.CANDIDATE, kind, name, state))
+        if row is None or partner is None:
+            continue
+        if not np.array_equal(reference.digests[row], candidate.digests[partner]):
+            names.append(name)
+    return names
+
+
+def is_unchanged(case: RunCase, where: Where, place: int, earlier: int, kind: TensorKind, name: str) -> bool:
+    """Return True if a tensor has the same bits at two places of one run."""
+    key = case.key(where, kind, name)
+    tensors, before = case.tensors(where, place), case.tensors(where, earlier)
+    if key not in tensors.rows or key not in before.rows:
+        return False
+    return np.array_equal(tensors.digests[tensors.rows[key]], before.digests[before.rows[key]])
+
+
+def get_roundoff(case: RunCase, where: Where, place: int, kind: TensorKind, name: str, state: str = "") -> float:
+    """Return the largest relative error of one rounding in the element type of a tensor."""
+    tensors = case.tensors(where, place)
+    row = tensors.rows.get(case.key(where, kind, name, state))
+    return _SINGLE_ROUNDOFF if row is None else _UNIT_ROUNDOFF.get(tensors.dtypes[row], _SINGLE_ROUNDOFF)
+
+
+def is_finite(case: RunCase, where: Where, place: int) -> bool:
+    """Return True if no tensor of a step holds NaN or infinity."""
+    return not np.nansum(case.tensors(where, place).statistics[:, 5])
+
+
+def name_step(case: RunCase, place: int) -> str:
+    """Return what a step is called: `epoch 0, batch 10`."""
+    if place == INITIAL:
+        return "before the first step"
+    step = case.step(Where.REFERENCE, place)
+    if step.epoch is None:
+        return f"step {step.number}"
+    return f"epoch {step.epoch}" if step.batch is None else f"epoch {step.epoch}, batch {step.batch}"
+
+
+def explain(
+    case: RunCase,
+    place: int,
+    cause: Cause,
+    where: Sequence[str],
+    evidence: str,
+    repair: str,
+    confidence: float,
+    harmless: bool = False,
+) -> Explanation:
+    """Return a finding about the candidate, with its place."""
+    finding = Finding(cause, tuple(where), evidence, repair, confidence, harmless, case.facts.candidate)
+    return Explanation(place, finding)
+
+
+def name_side(where: Where) -> str:
+    """Return `reference` or `candidate`."""
+    return "candidate" if where else "reference"
+

@@ -1,0 +1,74 @@
+"""What one step of one run did to one parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nndiff.runs.case import INITIAL, RunCase, Where
+from nndiff.runs.causes.algebra import ROUNDINGS, Row
+from nndiff.runs.causes.onset import get_roundoff
+from nndiff.runs.run import TensorKind
+
+COUNTER = "step"  # the optimiser's state that counts its steps
+
+
+@dataclass(frozen=True)
+class ParameterStep:
+    """Hold the rows of one parameter around a step: what the optimiser was given, and what it made of it."""
+
+    name: str
+    weight: Row  # before the step
+    update: Row  # weight after minus weight before
+    gradient: Row | None
+    before: Mapping[str, Row]  # the optimiser's state, by its names; empty before the first step
+    after: Mapping[str, Row]
+    count: float | None  # steps the optimiser has made, with this one
+    is_exact: bool  # rows are all elements
+    roundoff: float  # relative error of one rounding of a weight
+
+    @property
+    def rounding(self) -> float:
+        """Return the length that rounding may leave in the update: it is a difference of rounded weights."""
+        return ROUNDINGS * self.roundoff * float(np.linalg.norm(self.weight) + np.linalg.norm(self.update))
+
+
+def read_step(case: RunCase, where: Where, place: int, name: str) -> ParameterStep | None:
+    """Return what a step did to a parameter; None if its tensors around the step are not known or not finite."""
+    weights = [case.row(where, moment, TensorKind.WEIGHT, name) for moment in (place - 1, place)]
+    if weights[0] is None or weights[1] is None or not np.isfinite(weights[1]).all():
+        return None
+    return ParameterStep(
+        name=name,
+        weight=weights[0],
+        update=weights[1] - weights[0],
+        gradient=case.row(where, place, TensorKind.GRADIENT, name),
+        before=_read_state(case, where, place - 1, name) if place - 1 != INITIAL else {},
+        after=_read_state(case, where, place, name),
+        count=read_counter(case, where, place, name),
+        is_exact=case.is_exact(name),
+        roundoff=get_roundoff(case, where, place, TensorKind.WEIGHT, name),
+    )
+
+
+def _read_state(case: RunCase, where: Where, place: int, name: str) -> dict[str, Row]:
+    """Return the state tensors that have the shape of the parameter."""
+    tensors = case.tensors(where, place)
+    weight = tensors.rows.get(case.key(where, TensorKind.WEIGHT, name))
+    state = {}
+    for kind in case.state_names(where, place):
+        number = tensors.rows.get(case.key(where, TensorKind.STATE, name, kind))
+        if kind == COUNTER or number is None or weight is None or tensors.shapes[number] != tensors.shapes[weight]:
+            continue
+        row = case.row(where, place, TensorKind.STATE, name, kind)
+        if row is not None:
+            state[kind] = row
+    return state
+
+
+def read_counter(case: RunCase, where: Where, place: int, name: str) -> float | None:
+    """Return how many steps the optimiser has made for a parameter, where it counts them."""
+    statistics = case.statistics(where, place, TensorKind.STATE, name, COUNTER) if place != INITIAL else None
+    return None if statistics is None else float(statistics[1])

@@ -85,8 +85,10 @@ def _store_facts(facts: RunFacts) -> dict[str, Any]:
         "only_candidate_steps": [_store_place(mark) for mark in facts.only_candidate_steps],
         "first_divergence": _store_optional(first, store_divergence),
         "growth": _store_optional(facts.growth, _store_fields),
-        "jumps": [{**store_mark(jump.mark), "factor": _store_value(jump.factor), "tensor": jump.tensor}
-                  for jump in facts.jumps],
+        "jumps": [
+            {**store_mark(jump.mark), "factor": _store_value(jump.factor), "tensor": jump.tensor}
+            for jump in facts.jumps
+        ],
         "leaders": [[name, store_number(share)] for name, share in facts.leaders],
         "sign_test": _store_optional(facts.sign_test, _store_fields),
         "summary": summary,
@@ -169,8 +171,11 @@ def _load_facts(data: Mapping[str, Any], candidate: str, steps: tuple[StepCompar
     growth = None
     if data["growth"] is not None:
         item = _take(data, "growth", dict)
-        growth = Growth(_load_enum(GrowthKind, item["kind"]), **_load_numbers(item, "first", "last"),
-                        doubling_steps=_load_optional_number(item, "doubling_steps"))
+        growth = Growth(
+            _load_enum(GrowthKind, item["kind"]),
+            **_load_numbers(item, "first", "last"),
+            doubling_steps=_load_optional_number(item, "doubling_steps"),
+        )
     sign_test = None
     if data["sign_test"] is not None:
         item = _take(data, "sign_test", dict)
@@ -307,5 +312,3 @@ def _load_enum(kind: type[_E], value: Any) -> _E:
         return kind(value)
     except ValueError:
         raise ReportError(f"{str(value)[:80]!r} is not a known {kind.__name__}") from None
-
-

@@ -85,7 +85,9 @@ def choose_axis(numbers: Sequence[float], kind: CurveKind) -> Axis:
     if is_log:
         positive = [math.log10(number) for number in numbers if number > 0]
         high = math.ceil(max(positive))
-        return Axis(max(math.floor(min(positive)), high - _MOST_DECADES), max(high, math.floor(min(positive)) + 1), True)
+        return Axis(
+            max(math.floor(min(positive)), high - _MOST_DECADES), max(high, math.floor(min(positive)) + 1), True
+        )
     low, high_number = min(numbers), max(numbers)
     if low == high_number:
         low, high_number = low - (abs(low) / 2 or 0.5), high_number + (abs(high_number) / 2 or 0.5)

@@ -151,9 +151,7 @@ def _explain_samples(case: RunCase, place: int, often: str) -> Explanation:
     fewer = min(len(reference), len(candidate))
     during = f"epoch {epoch}" if epoch is not None else "the run"
     if fewer and shared == fewer:
-        evidence = (
-            f"batches differ at {often}: the same {plural(shared, 'sample')} in another order during {during}"
-        )
+        evidence = f"batches differ at {often}: the same {plural(shared, 'sample')} in another order during {during}"
         repair = "seed the shuffling alike: the same generator for the data loader, the same worker seeds"
         return explain(case, place, Cause.DATA_ORDER, (), evidence, repair, 0.95)
     known = f"{shared} of {plural(fewer, 'sample')} of {during} occur on both sides" if fewer else "no sample is known"

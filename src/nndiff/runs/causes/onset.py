@@ -209,4 +209,3 @@ def explain(
 def name_side(where: Where) -> str:
     """Return `reference` or `candidate`."""
     return "candidate" if where else "reference"
-

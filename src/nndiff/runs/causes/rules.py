@@ -187,7 +187,9 @@ def _solve_adam(step: ParameterStep, settings: Settings) -> dict[str, Estimate]:
     columns = {"gradient": gradient, "weight": step.weight}
     if MEAN in step.before:
         columns = {"before": step.before[MEAN], **columns}
-    lengths = float(np.linalg.norm(mean) + sum(np.linalg.norm(row) for row in columns.values() if row is not step.weight))
+    lengths = float(
+        np.linalg.norm(mean) + sum(np.linalg.norm(row) for row in columns.values() if row is not step.weight)
+    )
     fit = _fit_named(mean, columns, ROUNDINGS * _SINGLE_ROUNDOFF * lengths)
     estimates: dict[str, Estimate] = {}
     coupled = 0.0

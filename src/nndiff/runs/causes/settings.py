@@ -98,9 +98,7 @@ def read_groups(case: RunCase, where: Where, place: int) -> dict[int, dict[str, 
 
 def name_optimizers(case: RunCase) -> tuple[str, str]:
     """Return the classes of the optimisers without their modules."""
-    return cast(
-        tuple[str, str], tuple(case.run(where).description.optimizer.rpartition(".")[2] for where in Where)
-    )
+    return cast(tuple[str, str], tuple(case.run(where).description.optimizer.rpartition(".")[2] for where in Where))
 
 
 def find_settings(case: RunCase) -> Iterator[Explanation]:

@@ -37,7 +37,13 @@ def _find_restart(onset: Onset) -> Iterator[Explanation]:
         for name in case.parameter_names:
             before, after = (read_counter(case, where, moment, name) for moment in (earlier[-1], place))
             partner = read_counter(case, Where(1 - where), place, name)
-            if before is not None and after is not None and after <= before and partner is not None and partner > before:
+            if (
+                before is not None
+                and after is not None
+                and after <= before
+                and partner is not None
+                and partner > before
+            ):
                 names.append(name)
                 counts = before, after
         if counts is None:
@@ -68,7 +74,9 @@ def _find_forgotten_momentum(onset: Onset) -> Iterator[Explanation]:
     for where in Where:
         names = []
         for name in case.parameter_names:
-            if _forgets_momentum(case, where, place, name) and not _forgets_momentum(case, Where(1 - where), place, name):
+            if _forgets_momentum(case, where, place, name) and not _forgets_momentum(
+                case, Where(1 - where), place, name
+            ):
                 names.append(name)
         if not names or len(names) < len(case.parameter_names) / 2:
             continue

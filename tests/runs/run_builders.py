@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nndiff.run_facts import BUFFERS, GroupNumbers, Jump, Quantity, RunDivergence, RunFacts, StepComparison, StepMark
-from nndiff.runs.case import INITIAL, RunCase, StepPair, Where
-from nndiff.runs.run import BatchPart, RunDescription, Step, StepTensors, TensorKey, TensorKind
-from nndiff.stats.sketches import RawArray, hash_rows, sketch_tensors
-from nndiff.verdict import Verdict
+from nndiff.runs.batch import fingerprint_batch
+from nndiff.runs.capture import fingerprint_generators, read_hyper_parameters
+from nndiff.runs.case import RunCase
+from nndiff.runs.comparison import RunRules, compare_pair
+from nndiff.runs.run import RunDescription, Step, StepTensors, TensorKey, TensorKind
+from nndiff.stats.sketches import RawArray, sketch_tensors
+from nndiff.tolerance import Tolerance
 
 EXACT = 1 << 16  # width of rows that hold every element of a small tensor
 
@@ -59,7 +60,6 @@ class Training:
     keeps_initial: bool = True
     keeps_gradients: bool = True
     keeps_data: bool = True
-    state_dtype: torch.dtype | None = None
     recorded_model: Callable[[nn.Module], nn.Module] = lambda model: model
     label: str = "run"
 
@@ -87,13 +87,12 @@ def train(training: Training) -> MemoryRun:
             training.after_step(number, model, optimizer)
             scalars = {"loss": training.report_loss(number, float(loss.detach()))}
             if training.keeps_settings:
-                scalars |= read_settings(optimizer)
+                scalars |= read_hyper_parameters(optimizer)
             kept = number % training.every == 0
             if kept:
                 states[number] = keep_tensors(recorded, optimizer, training, model)
-            random_states = {"torch": hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()}
-            data = (keep_part("0", x), keep_part("1", y)) if training.keeps_data else None
-            steps.append(Step(number, epoch, batch, scalars, data, random_states, kept))
+            data = fingerprint_batch((x, y)) if training.keeps_data else None
+            steps.append(Step(number, epoch, batch, scalars, data, fingerprint_generators(), kept))
             if training.zero_grad:
                 optimizer.zero_grad()
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -108,25 +107,6 @@ def train(training: Training) -> MemoryRun:
         holds_data=training.keeps_data,
     )
     return MemoryRun(training.label, description, steps, states)
-
-
-def read_settings(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the settings of the parameter groups as scalars."""
-    scalars: dict[str, float] = {}
-    for index, group in enumerate(optimizer.param_groups):
-        for name, setting in group.items():
-            if isinstance(setting, (int, float)):
-                scalars[f"{name}/{index}"] = float(setting)
-            elif name == "betas":
-                scalars[f"beta1/{index}"], scalars[f"beta2/{index}"] = setting
-    return scalars
-
-
-def keep_part(path: str, part: Tensor) -> BatchPart:
-    array = np.ascontiguousarray(part.numpy())
-    digest = hashlib.sha1(array.tobytes()).hexdigest()
-    samples = hash_rows(array.tobytes(), len(array)).tobytes()
-    return BatchPart(path, tuple(array.shape), str(array.dtype), digest, samples)
 
 
 def keep_tensors(
@@ -165,110 +145,8 @@ def keep_tensors(
 
 
 def build_case(reference: MemoryRun, candidate: MemoryRun) -> RunCase:
-    """Return two runs side by side, with the facts that a comparison would find."""
-    places = {(step.epoch, step.batch): place for place, step in enumerate(candidate.steps)}
-    pairs = []
-    for place, step in enumerate(reference.steps):
-        if (step.epoch, step.batch) in places:
-            pairs.append(StepPair(place, places[step.epoch, step.batch]))
-    names: dict[str, str] = {}
-    for state in reference.states.values():
-        for key in state.keys:
-            if key.kind in (TensorKind.WEIGHT, TensorKind.BUFFER):
-                names[key.name] = key.name
-    case = RunCase(reference, candidate, names, pairs, RunFacts("candidate", (), {}, {}))
-    case.facts = compare_plainly(case)
-    return case
-
-
-_QUANTITY_OF = {
-    TensorKind.WEIGHT: Quantity.WEIGHTS,
-    TensorKind.BUFFER: Quantity.WEIGHTS,
-    TensorKind.GRADIENT: Quantity.GRADIENTS,
-    TensorKind.STATE: Quantity.OPTIMIZER,
-}
-
-
-def compare_plainly(case: RunCase, atol: float = 1e-5, rtol: float = 1e-5) -> RunFacts:
-    """Return which steps are not the same bit for bit and which are out of tolerance."""
-    parting: dict[Quantity, StepMark | None] = dict.fromkeys(Quantity)
-    unequal: dict[Quantity, StepMark | None] = dict.fromkeys(Quantity)
-    steps: list[StepComparison] = []
-
-    def note(quantity: Quantity, mark: StepMark, out: bool) -> None:
-        unequal[quantity] = unequal[quantity] or mark
-        if out:
-            parting[quantity] = parting[quantity] or mark
-
-    distances: list[tuple[StepMark, float]] = []
-    for place in range(INITIAL, len(case.steps)):
-        if place == INITIAL:
-            if INITIAL not in case.tensor_places:
-                continue
-            mark = StepMark(-1)
-        else:
-            step, partner = case.step(Where.REFERENCE, place), case.step(Where.CANDIDATE, place)
-            mark = StepMark(step.number, step.epoch, step.batch)
-            if step.data is not None and partner.data is not None and step.data != partner.data:
-                note(Quantity.DATA, mark, True)
-            first, second = step.scalars["loss"], partner.scalars["loss"]
-            if first != second and not (np.isnan(first) and np.isnan(second)):
-                note(Quantity.LOSS, mark, not abs(first - second) <= atol + rtol * abs(first))
-        groups: dict[str, GroupNumbers] = {}
-        if place in case.tensor_places:
-            groups, distance = note_tensors(case, place, mark, note, atol, rtol)
-            distances.append((mark, distance))
-        if place != INITIAL:
-            steps.append(StepComparison("candidate", mark, Verdict.CLOSE, {}, groups))
-    first_divergence = None
-    order = list(Quantity)
-    marks = [(mark.number, order.index(quantity), quantity, mark) for quantity, mark in parting.items() if mark]
-    if marks:
-        _, _, quantity, mark = min(marks, key=lambda entry: entry[:2])
-        first_divergence = RunDivergence("candidate", quantity, mark, None)
-    return RunFacts(
-        "candidate",
-        tuple(steps),
-        parting,
-        unequal,
-        first_divergence=first_divergence,
-        jumps=tuple(find_jumps(distances)),
-    )
-
-
-def find_jumps(distances: Sequence[tuple[StepMark, float]]) -> Iterable[Jump]:
-    """Yield steps at which a distance that was there before grew a thousandfold at once."""
-    for (_, before), (mark, distance) in zip(distances[:-1], distances[1:], strict=True):
-        if distance > 1000 * before > 0:
-            yield Jump(mark, distance / before, "")
-
-
-def note_tensors(
-    case: RunCase, place: int, mark: StepMark, note: Callable[..., None], atol: float, rtol: float
-) -> tuple[dict[str, GroupNumbers], float]:
-    """Note what differs at a step; return the numbers of the buffers and the distance of the weights."""
-    mine, theirs = case.tensors(Where.REFERENCE, place), case.tensors(Where.CANDIDATE, place)
-    buffers, identical, squared, norm = 0, 0, 0.0, 0.0
-    for key, row in mine.rows.items():
-        partner = theirs.rows.get(key)
-        quantity = Quantity.INITIAL_WEIGHTS if place == INITIAL else _QUANTITY_OF[key.kind]
-        if partner is None:
-            note(quantity, mark, True)
-            continue
-        same = bool((mine.digests[row] == theirs.digests[partner]).all())
-        if key.kind is TensorKind.BUFFER:
-            buffers, identical = buffers + 1, identical + same
-        if mine.shapes[row] == theirs.shapes[partner] and mine.widths[row] == theirs.widths[partner]:
-            one, two = mine.sketch(row).astype(float), theirs.sketch(partner).astype(float)
-            out = not np.allclose(two, one, atol=atol, rtol=rtol)
-            if key.kind is TensorKind.WEIGHT:
-                squared, norm = squared + float(np.square(two - one).sum()), norm + float(np.square(one).sum())
-        else:
-            out = True
-        if not same:
-            note(quantity, mark, out)
-    numbers = GroupNumbers(0, 0, 1, None, None, 0, 0, None, 0, buffers, identical, 0)
-    return ({BUFFERS: numbers} if buffers else {}), (squared / norm) ** 0.5 if norm else 0.0
+    """Return two runs side by side, compared."""
+    return compare_pair(reference, candidate, Tolerance(), RunRules()).case
 
 
 def compare_trainings(reference: Training, **faults: Any) -> RunCase:
@@ -289,11 +167,21 @@ def make_batches(
 
 
 def make_mlp(features: int = 6, hidden: int = 12, classes: int = 3) -> nn.Module:
-    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, classes))
+    return nn.Sequential(
+        nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, classes)
+    )
 
 
 def make_norm_mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+    return nn.Sequential(
+        nn.Linear(6, 12),
+        nn.BatchNorm1d(12),
+        nn.ReLU(),
+        nn.Linear(12, 12),
+        nn.BatchNorm1d(12),
+        nn.ReLU(),
+        nn.Linear(12, 3),
+    )
 
 
 def make_dropout_mlp(rate: float) -> nn.Module:

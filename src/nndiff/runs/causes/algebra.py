@@ -34,7 +34,7 @@ class Fit:
 
     def differs(self, index: int, expected: float) -> bool:
         """Return True if a coefficient is surely not the expected number."""
-        return abs(self.coefficients[index] - expected) > SURE * self.errors[index]
+        return bool(abs(self.coefficients[index] - expected) > SURE * self.errors[index])
 
 
 def fit_columns(target: Row, columns: Sequence[Row], rounding: float) -> Fit | None:
@@ -52,15 +52,6 @@ def fit_columns(target: Row, columns: Sequence[Row], rounding: float) -> Fit | N
     spread = max(residual / math.sqrt(target.size - len(columns)), rounding / ROUNDINGS / math.sqrt(target.size))
     errors = spread * np.linalg.norm(directions.T / singular, axis=1)
     return Fit(coefficients / lengths, errors / lengths, residual, rounding, float(np.linalg.norm(target)))
-
-
-def measure_distance(reference: Sequence[Row], candidate: Sequence[Row]) -> float:
-    """Return the distance of two lists of rows, each taken as one long vector, relative to the reference."""
-    distance = math.sqrt(sum(float(np.square(two - one).sum()) for one, two in zip(reference, candidate, strict=True)))
-    length = math.sqrt(sum(float(np.square(row).sum()) for row in reference))
-    if distance == 0:
-        return 0.0
-    return distance / length if length else math.inf
 
 
 def agree_within(first: float, second: float, share: float) -> bool:

@@ -34,10 +34,10 @@ def find_buffers(onset: Onset) -> Iterator[Explanation]:
             if fixed and not partner_fixed:
                 still.append(name)
         if still:
+            layers = {name.rpartition(".")[0] for name in still}
             evidence = (
                 f"{name_step(case, place)}: the {name_side(where)} leaves the running statistics of "
-                f"{plural(len({name.rpartition('.')[0] for name in still}), 'batch norm layer')} as they are, the other "
-                f"side moves them ({first_few(still)})"
+                f"{plural(len(layers), 'batch norm layer')} as they are, the other side moves them ({first_few(still)})"
             )
             repair = (
                 f"the {name_side(where)} trains with these layers in eval mode (or track_running_stats=False): call "

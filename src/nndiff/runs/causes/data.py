@@ -74,14 +74,16 @@ def _count_samples(step: Step) -> int:
 
 def _find_shift(case: RunCase, place: int) -> int:
     """Return by how many steps the candidate's batches come early (positive) or late, or 0."""
-    positions = {_name_batch(step): position for position, step in enumerate(case.reference.steps)}
-    shifts = set()
+    positions: dict[tuple[str, ...], list[int]] = {}
+    for position, step in enumerate(case.reference.steps):
+        positions.setdefault(_name_batch(step), []).append(position)
+    shifts: set[int] | None = None
     pairs = case.steps[place : place + _SHIFTED_BATCHES]
     for pair in pairs:
-        position = positions.get(_name_batch(case.candidate.steps[pair.candidate]))
-        shifts.add(None if position is None else position - pair.reference)
-    shift = shifts.pop()
-    return 0 if shifts or shift is None or len(pairs) < _SHIFTED_BATCHES else shift
+        known = positions.get(_name_batch(case.candidate.steps[pair.candidate]), [])
+        possible = {position - pair.reference for position in known}
+        shifts = possible if shifts is None else shifts & possible
+    return min(shifts, key=abs) if shifts and len(pairs) == _SHIFTED_BATCHES else 0
 
 
 def _name_batch(step: Step) -> tuple[str, ...]:
@@ -155,7 +157,7 @@ def _explain_samples(case: RunCase, place: int, often: str) -> Explanation:
         repair = "seed the shuffling alike: the same generator for the data loader, the same worker seeds"
         return explain(case, place, Cause.DATA_ORDER, (), evidence, repair, 0.95)
     known = f"{shared} of {plural(fewer, 'sample')} of {during} occur on both sides" if fewer else "no sample is known"
-    incomplete = "; more may in the steps that were not recorded" if 0 < shared else ""
+    incomplete = "; more may in the steps that were not recorded" if shared else ""
     evidence = f"batches differ from {step} on ({often}): {known}{incomplete}"
     repair = "compare the datasets, their split and the preprocessing; then the shuffling seed"
     return explain(case, place, Cause.DATA_DIFFER, (), evidence, repair, 0.9)

@@ -10,7 +10,16 @@ import numpy as np
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import INITIAL, RunCase, Where
 from nndiff.runs.causes.algebra import Fit, Row, agree_within, fit_columns
-from nndiff.runs.causes.onset import ROUNDING_SHARE, Explanation, Onset, explain, is_finite, name_side, name_step
+from nndiff.runs.causes.onset import (
+    ROUNDING_SHARE,
+    Explanation,
+    Onset,
+    explain,
+    is_finite,
+    name_side,
+    name_step,
+    read_losses,
+)
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
 
@@ -89,8 +98,8 @@ def _find_accumulated(onset: Onset) -> Iterator[Explanation]:
             continue
         if all(agree_within(float(coefficient), 1.0, 10 * ROUNDING_SHARE) for coefficient in fit.coefficients):
             evidence = (
-                f"{name_step(case, place)}: the {name_side(where)}'s gradients are the other side's plus its own of the "
-                f"step before (they leave {fit.residual / fit.length:.1e} unexplained)"
+                f"{name_step(case, place)}: the {name_side(where)}'s gradients are the other side's plus its own of "
+                f"the step before (they leave {fit.residual / fit.length:.1e} unexplained)"
             )
             repair = f"call optimizer.zero_grad() in every step of the {name_side(where)}"
             yield explain(case, place, Cause.GRADIENTS_ACCUMULATED, names, evidence, repair, 0.97)
@@ -129,9 +138,9 @@ def _find_scaled(onset: Onset) -> Iterator[Explanation]:
         if clipped is not None:
             yield clipped
             return
-    losses = [case.step(where, place).scalars.get("loss") for where in Where]
+    losses = read_losses(case, place)
     loss = ""
-    if losses[0] and losses[1] is not None:
+    if losses is not None:
         same = agree_within(losses[1], factor * losses[0], ROUNDING_SHARE)
         loss = "; so is the loss" if same else "; the loss is not" if onset.same_loss else ""
     share = "all gradients" if len(changed) == len(names) else f"the gradients of {first_few(changed)}"
@@ -179,8 +188,8 @@ def _explain_norm_cap(onset: Onset, factor: float, names: Sequence[str]) -> Expl
     if reached >= 2 and sum(agree_within(norm, partners[0], _SAME_CAP) for norm in partners) == reached:
         return None
     evidence = (
-        f"{name_step(case, place)}: the {name_side(where)}'s gradient norm is {cap:.6g} against {partners[0]:.4g}, with "
-        f"the same direction; it reaches {cap:.6g} in {reached} of {len(norms)} recorded steps and never exceeds it"
+        f"{name_step(case, place)}: the {name_side(where)}'s gradient norm is {cap:.6g} against {partners[0]:.4g}, "
+        f"with the same direction; it reaches {cap:.6g} in {reached} of {len(norms)} recorded steps and never exceeds it"
     )
     repair = f"clip gradients on both sides or on neither: the {name_side(where)} clips their norm at {cap:.4g}"
     return explain(case, place, Cause.GRADIENTS_CLIPPED, names, evidence, repair, 0.95 if reached >= 2 else 0.85)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +11,8 @@ import numpy as np
 
 from nndiff.findings.causes import Cause
 from nndiff.result import Finding
-from nndiff.run_facts import BUFFERS, Quantity, StepMark
+from nndiff.run_facts import Quantity, StepMark
 from nndiff.runs.case import INITIAL, RunCase, Where
-from nndiff.runs.causes.algebra import Row, measure_distance
 from nndiff.runs.run import TensorKind
 
 # Share of a vector by which rounding in another order moves the gradients of a network in float32.
@@ -51,19 +51,17 @@ class Onset:
         """Return True if both runs make the step from the same weights, buffers and data, rounding aside."""
         if not self.knows_before or has_other_data(self.case, self.place):
             return False
-        for kind in (TensorKind.WEIGHT, TensorKind.BUFFER):
-            if self._measure(self.before, kind) > ROUNDING_SHARE:
-                return False
-        return True
+        kinds = (TensorKind.WEIGHT, TensorKind.BUFFER)
+        return all(self.measure(self.before, kind) <= ROUNDING_SHARE for kind in kinds)
 
     @cached_property
     def same_loss(self) -> bool | None:
         """Return True if the losses of the step are equal, rounding aside; None if a side has none."""
-        losses = [self.case.step(where, self.place).scalars.get("loss") for where in Where]
-        if losses[0] is None or losses[1] is None:
+        losses = read_losses(self.case, self.place)
+        if losses is None:
             return None
-        if not np.isfinite(losses).all():
-            return bool(np.isnan(losses).all()) or losses[0] == losses[1]
+        if not all(math.isfinite(loss) for loss in losses):
+            return all(math.isnan(loss) for loss in losses) or losses[0] == losses[1]
         return abs(losses[0] - losses[1]) <= ROUNDING_SHARE * abs(losses[0])
 
     @cached_property
@@ -80,33 +78,43 @@ class Onset:
         """Return True if the gradients of the step are equal, rounding aside; None if a side has none."""
         if not self.has_gradients:
             return None
-        return self._measure(self.place, TensorKind.GRADIENT) <= ROUNDING_SHARE
+        return self.measure(self.place, TensorKind.GRADIENT) <= ROUNDING_SHARE
 
     @cached_property
     def same_state_before(self) -> bool:
         """Return True if both optimisers begin the step with the same state, rounding aside."""
-        if not self.knows_before:
-            return False
-        for state in self.case.state_names(Where.REFERENCE, self.before) if self.before != INITIAL else ():
-            if self._measure(self.before, TensorKind.STATE, state) > ROUNDING_SHARE:
-                return False
-        return True
+        if not self.knows_before or self.before == INITIAL:
+            return self.knows_before
+        states = self.case.state_names(Where.REFERENCE, self.before)
+        return all(self.measure(self.before, TensorKind.STATE, state) <= ROUNDING_SHARE for state in states)
 
-    def _measure(self, place: int, kind: TensorKind, state: str = "") -> float:
-        """Return the relative distance of all tensors of a kind at a place; one that a side lacks counts as zeros."""
-        references: list[Row] = []
-        candidates: list[Row] = []
+    def measure(self, place: int, kind: TensorKind, state: str = "") -> float:
+        """Return the relative distance of all tensors of a kind at a place; one that a side lacks counts as zeros.
+
+        It is infinite if what was kept does not tell the distance of tensors that are not the same.
+        """
+        tensors = [self.case.tensors(where, place) for where in Where]
+        squared = distance = 0.0
         for name in self.case.names:
+            rows = [
+                side.rows.get(self.case.key(where, kind, name, state))
+                for where, side in zip(Where, tensors, strict=True)
+            ]
+            if rows[0] is not None:
+                squared += float(np.nan_to_num(tensors[0].statistics[rows[0], 0])) ** 2
+            if None not in rows and np.array_equal(tensors[0].digests[rows[0]], tensors[1].digests[rows[1]]):
+                continue
             reference, candidate = (self.case.row(where, place, kind, name, state) for where in Where)
             if reference is None and candidate is None:
+                if rows != [None, None]:
+                    return math.inf
                 continue
-            if reference is None and candidate is not None:
-                reference = np.zeros_like(candidate)
-            if candidate is None and reference is not None:
-                candidate = np.zeros_like(reference)
-            references.append(reference)
-            candidates.append(candidate)
-        return measure_distance(references, candidates)
+            distance += float(
+                np.square((0 if candidate is None else candidate) - (0 if reference is None else reference)).sum()
+            )
+        if distance == 0:
+            return 0.0
+        return math.sqrt(distance / squared) if squared else math.inf
 
 
 def list_onsets(case: RunCase) -> list[Onset]:
@@ -125,11 +133,6 @@ def _list_tensor_marks(case: RunCase) -> list[StepMark]:
         mark = case.facts.first_unequal.get(quantity)
         if mark is not None:
             marks.append(mark)
-    for step in case.facts.steps:
-        buffers = step.groups.get(BUFFERS)
-        if buffers is not None and buffers.identical < buffers.tensors:
-            marks.append(step.mark)
-            break
     return marks
 
 
@@ -140,10 +143,18 @@ def number_places(case: RunCase) -> dict[int, int]:
     return places
 
 
+def read_losses(case: RunCase, place: int) -> tuple[float, float] | None:
+    """Return the losses of a step: the first scalar that both sides have and that is a loss by its name."""
+    reference, candidate = (case.step(where, place).scalars for where in Where)
+    for name, loss in reference.items():
+        if "loss" in name.lower() and name in candidate:
+            return loss, candidate[name]
+    return None
+
+
 def has_other_data(case: RunCase, place: int) -> bool:
     """Return True if both sides know the batch of a step and it is not the same."""
-    reference, candidate = (case.step(where, place).data for where in Where)
-    return reference is not None and candidate is not None and reference != candidate
+    return case.facts.steps[place].same_data is False
 
 
 def list_unequal(case: RunCase, place: int, kind: TensorKind, state: str = "") -> list[str]:

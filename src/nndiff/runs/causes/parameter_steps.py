@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nndiff.runs.case import INITIAL, RunCase, Where
-from nndiff.runs.causes.algebra import ROUNDINGS, Row
+from nndiff.runs.causes.algebra import ROUNDINGS, Fit, Row, fit_columns
 from nndiff.runs.causes.onset import get_roundoff
 from nndiff.runs.run import TensorKind
 
@@ -26,6 +26,8 @@ class ParameterStep:
     before: Mapping[str, Row]  # the optimiser's state, by its names; empty before the first step
     after: Mapping[str, Row]
     count: float | None  # steps the optimiser has made, with this one
+    mean_square: float | None  # of the gradient's elements, exact whatever was kept of it
+    means: Mapping[str, tuple[float, float]]  # of the elements of each state, before and after the step; exact too
     is_exact: bool  # rows are all elements
     roundoff: float  # relative error of one rounding of a weight
 
@@ -48,6 +50,8 @@ def read_step(case: RunCase, where: Where, place: int, name: str) -> ParameterSt
         before=_read_state(case, where, place - 1, name) if place - 1 != INITIAL else {},
         after=_read_state(case, where, place, name),
         count=read_counter(case, where, place, name),
+        mean_square=_measure_mean_square(case, where, place, name),
+        means=_read_means(case, where, place, name),
         is_exact=case.is_exact(name),
         roundoff=get_roundoff(case, where, place, TensorKind.WEIGHT, name),
     )
@@ -66,6 +70,36 @@ def _read_state(case: RunCase, where: Where, place: int, name: str) -> dict[str,
         if row is not None:
             state[kind] = row
     return state
+
+
+def _measure_mean_square(case: RunCase, where: Where, place: int, name: str) -> float | None:
+    statistics = case.statistics(where, place, TensorKind.GRADIENT, name)
+    if statistics is None:
+        return None
+    tensors = case.tensors(where, place)
+    count = int(tensors.counts[tensors.rows[case.key(where, TensorKind.GRADIENT, name)]])
+    return float(statistics[0]) ** 2 / count if count else None
+
+
+def _read_means(case: RunCase, where: Where, place: int, name: str) -> dict[str, tuple[float, float]]:
+    means = {}
+    for kind in case.state_names(where, place):
+        after = case.statistics(where, place, TensorKind.STATE, name, kind)
+        before = case.statistics(where, place - 1, TensorKind.STATE, name, kind) if place - 1 != INITIAL else None
+        if after is not None:
+            means[kind] = (0.0 if before is None else float(before[1]), float(after[1]))
+    return means
+
+
+def fit_updates(case: RunCase, place: int, name: str) -> Fit | None:
+    """Return the candidate's update as a combination of the reference's and of the weights before it."""
+    reference, candidate = (read_step(case, where, place, name) for where in Where)
+    if reference is None or candidate is None or not reference.update.any():
+        return None
+    columns = [reference.update]
+    if reference.weight.any() and reference.update.size > 2:
+        columns.append(reference.weight)
+    return fit_columns(candidate.update, columns, reference.rounding + candidate.rounding)
 
 
 def read_counter(case: RunCase, where: Where, place: int, name: str) -> float | None:

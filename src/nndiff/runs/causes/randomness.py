@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from nndiff.findings.causes import Cause
@@ -46,7 +47,7 @@ def list_parted_generators(case: RunCase, place: int) -> list[str]:
 def _draws_in_steps(case: RunCase, where: Where, generators: list[str]) -> bool:
     """Return True if a generator moves from a step to the next of one epoch."""
     steps = case.run(where).steps
-    for before, after in zip(steps[:-1], steps[1:], strict=True):
+    for before, after in itertools.pairwise(steps):
         if before.epoch == after.epoch:
             for name in generators:
                 if before.random_states.get(name) != after.random_states.get(name):

@@ -11,7 +11,7 @@ import numpy as np
 
 from nndiff.runs.causes.algebra import ROUNDINGS, SURE, Fit, Row, agree_within, fit_columns
 from nndiff.runs.causes.parameter_steps import ParameterStep
-from nndiff.runs.causes.settings import COUPLED, DECOUPLED, Settings
+from nndiff.runs.causes.settings import COUPLED, DECOUPLED, Settings, is_decoupled
 
 MOMENTUM_BUFFER, MEAN, SQUARES, LARGEST_SQUARES = "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 SAME_VALUE = 1e-4  # relative: settings that were solved for and agree so far are the same
@@ -52,11 +52,6 @@ def choose_rule(optimizer: str, states: Sequence[str]) -> Rule | None:
     return Rule.SGD if set(states) <= {MOMENTUM_BUFFER} else None
 
 
-def is_decoupled(optimizer: str, settings: Settings) -> bool:
-    """Return True if weight decay shrinks the weights and stays out of the gradient."""
-    return optimizer == DECOUPLED or bool(settings.get("decoupled_weight_decay"))
-
-
 def predict_update(rule: Rule, optimizer: str, step: ParameterStep, settings: Settings) -> Row | None:
     """Return the update that the settings make of the recorded gradient and state; None if that is not known."""
     if step.gradient is None or "lr" not in settings:
@@ -86,7 +81,8 @@ def compute_direction(step: ParameterStep, settings: Settings, eps: float) -> Ro
     if "beta1" not in settings or "beta2" not in settings:
         return None
     mean = step.after[MEAN] / (1 - settings["beta1"] ** step.count)
-    return mean / (np.sqrt(squares / (1 - settings["beta2"] ** step.count)) + eps)
+    direction: Row = mean / (np.sqrt(squares / (1 - settings["beta2"] ** step.count)) + eps)
+    return direction
 
 
 def predict_state(rule: Rule, optimizer: str, step: ParameterStep, settings: Settings) -> dict[str, Row]:
@@ -112,12 +108,13 @@ def predict_state(rule: Rule, optimizer: str, step: ParameterStep, settings: Set
 
 def follows_rule(rule: Rule, optimizer: str, step: ParameterStep, settings: Settings) -> bool | None:
     """Return True if a step is the one its settings make of its gradient and state; None if that cannot be told."""
-    verdicts: list[bool | None] = []
+    verdicts: list[bool] = []
     for name, predicted in predict_state(rule, optimizer, step, settings).items():
-        if name in step.after:
-            lengths = [float(np.linalg.norm(row)) for row in (predicted, step.after[name], step.gradient)]
-            rounding = ROUNDINGS * _SINGLE_ROUNDOFF * sum(lengths[: 2 if name == SQUARES else 3])
-            verdicts.append(float(np.linalg.norm(step.after[name] - predicted)) <= rounding)
+        if name in step.after and step.gradient is not None:
+            length = float(np.linalg.norm(predicted) + np.linalg.norm(step.after[name]))
+            length += 0.0 if name == SQUARES else float(np.linalg.norm(step.gradient))
+            residual = float(np.linalg.norm(step.after[name] - predicted))
+            verdicts.append(residual <= ROUNDINGS * _SINGLE_ROUNDOFF * length)
     predicted_update = predict_update(rule, optimizer, step, settings)
     if predicted_update is not None:
         residual = float(np.linalg.norm(step.update - predicted_update))
@@ -201,25 +198,34 @@ def _solve_adam(step: ParameterStep, settings: Settings) -> dict[str, Estimate]:
             estimates["coupled_decay"] = decay
             coupled = decay.value if abs(decay.value) > SURE * decay.error else 0.0
     used = {name: estimate.value for name, estimate in estimates.items() if name == "beta1"}
-    if step.is_exact:
-        squares = _solve_beta2(step, gradient + coupled * step.weight)
-        if squares is not None:
-            estimates["beta2"] = squares
-            used["beta2"] = squares.value
+    squares = _solve_beta2(step, coupled)
+    if squares is not None:
+        estimates["beta2"] = squares
+        used["beta2"] = squares.value
     estimates |= _solve_rate(step, {**used, **settings}) or _solve_rate(step, {**settings, **used})
     return estimates
 
 
-def _solve_beta2(step: ParameterStep, gradient: Row) -> Estimate | None:
+def _solve_beta2(step: ParameterStep, coupled: float) -> Estimate | None:
+    """Return beta 2 from the elements, or from their means where only sketches were kept."""
     squares = step.after.get(SQUARES)
-    if squares is None:
+    if squares is None or step.gradient is None:
         return None
-    columns = {"gradient": np.square(gradient)}
-    if SQUARES in step.before:
-        columns["before"] = step.before[SQUARES]
-    lengths = float(np.linalg.norm(squares) + sum(np.linalg.norm(row) for row in columns.values()))
-    fit = _fit_named(squares, columns, ROUNDINGS * _SINGLE_ROUNDOFF * lengths)
-    return Estimate(1 - fit["gradient"].value, fit["gradient"].error) if "gradient" in fit else None
+    if step.is_exact:
+        columns = {"gradient": np.square(step.gradient + coupled * step.weight)}
+        if SQUARES in step.before:
+            columns["before"] = step.before[SQUARES]
+        lengths = float(np.linalg.norm(squares) + sum(np.linalg.norm(row) for row in columns.values()))
+        fit = _fit_named(squares, columns, ROUNDINGS * _SINGLE_ROUNDOFF * lengths)
+        return Estimate(1 - fit["gradient"].value, fit["gradient"].error) if "gradient" in fit else None
+    if coupled or not step.mean_square:
+        return None
+    # after = before + (1 - beta2) * (square - before), which holds for the means of the elements too
+    before, after = step.means[SQUARES]
+    way = step.mean_square - before
+    error = ROUNDINGS * _SINGLE_ROUNDOFF * (before + after + (after - before) / way * step.mean_square) / abs(way)
+    share = (after - before) / way
+    return Estimate(1 - share, abs(error)) if 0 < share < 1 else None
 
 
 def _solve_rate(step: ParameterStep, settings: Settings) -> dict[str, Estimate]:
@@ -237,10 +243,20 @@ def _solve_rate(step: ParameterStep, settings: Settings) -> dict[str, Estimate]:
         estimates = {"lr": Estimate(rate, fit["direction"].error)}
         if "weight" in fit:
             estimates["weight_decay"] = Estimate(-fit["weight"].value / rate, fit["weight"].error / rate)
-        if solved_eps is not None:
-            estimates["eps"] = solved_eps
+        estimates["eps"] = solved_eps or Estimate(eps, _measure_eps_error(step, settings, rate))
         return estimates
     return {}
+
+
+def _measure_eps_error(step: ParameterStep, settings: Settings, rate: float) -> float:
+    """Return by how much eps could be another without a trace in the update."""
+    direction, mean = compute_direction(step, settings, 0.0), step.after[MEAN]
+    if direction is None or not step.count:
+        return math.inf
+    is_moved = direction != 0
+    root = mean[is_moved] / (1 - settings["beta1"] ** step.count) / direction[is_moved]
+    slope = float(np.linalg.norm(rate * direction[is_moved] / root))
+    return step.rounding / ROUNDINGS / slope if slope else math.inf
 
 
 def _solve_eps(step: ParameterStep, settings: Settings) -> Estimate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -10,6 +11,7 @@ from nndiff.findings.causes import Cause
 from nndiff.runs.case import RunCase, Where
 from nndiff.runs.causes.algebra import agree_within
 from nndiff.runs.causes.onset import Explanation, explain, name_side, name_step
+from nndiff.runs.causes.parameter_steps import fit_updates
 from nndiff.text import first_few
 
 Settings = Mapping[str, float]  # {name: value} of one parameter group
@@ -26,7 +28,7 @@ CAUSES = {
     "decoupled_weight_decay": Cause.DECOUPLED_DECAY,
 }
 _WORDS = {"lr": "learning rate", "beta1": "beta 1", "beta2": "beta 2"}
-_SWITCHES = frozenset({"nesterov", "amsgrad", "maximize", "centered", "decoupled_weight_decay"})
+SWITCHES = frozenset({"nesterov", "amsgrad", "maximize", "centered", "decoupled_weight_decay"})
 # How an optimiser computes, or what a scheduler notes down: nothing of it changes a step.
 _IGNORED = frozenset(
     "foreach fused capturable differentiable initial_lr max_lr min_lr base_lr max_momentum base_momentum swa_lr".split()
@@ -34,6 +36,7 @@ _IGNORED = frozenset(
 _BETAS = {"betas.0": "beta1", "betas.1": "beta2"}
 SAME_SETTING = 1e-6  # relative: a schedule computed in float32 or in another order is the same schedule
 COUPLED, DECOUPLED = "Adam", "AdamW"
+_DECOUPLED_SETTING = "decoupled_weight_decay"
 
 
 @dataclass(frozen=True)
@@ -101,35 +104,42 @@ def name_optimizers(case: RunCase) -> tuple[str, str]:
     return cast(tuple[str, str], tuple(case.run(where).description.optimizer.rpartition(".")[2] for where in Where))
 
 
+def is_decoupled(optimizer: str, settings: Settings) -> bool:
+    """Return True if weight decay shrinks the weights and stays out of the gradient."""
+    return bool(settings.get(_DECOUPLED_SETTING, optimizer == DECOUPLED))
+
+
 def find_settings(case: RunCase) -> Iterator[Explanation]:
     """Yield every setting that differs, from the first step on at which it does."""
+    if not case.steps:
+        return
     optimizers = name_optimizers(case)
-    if case.steps and all(optimizers) and optimizers[0] != optimizers[1]:
-        if set(optimizers) == {COUPLED, DECOUPLED}:
-            yield from _explain_decay_kinds(case, optimizers)
-        else:
-            evidence = f"{optimizers[0]} against {optimizers[1]} from {name_step(case, 0)} on"
-            repair = "use the same optimiser on both sides"
-            yield explain(case, 0, Cause.ANOTHER_OPTIMIZER, (), evidence, repair, 0.98)
-            return  # settings of different optimisers do not mean the same
+    if all(optimizers) and optimizers[0] != optimizers[1] and set(optimizers) != {COUPLED, DECOUPLED}:
+        evidence = f"{optimizers[0]} against {optimizers[1]} from {name_step(case, 0)} on"
+        repair = "use the same optimiser on both sides"
+        yield explain(case, 0, Cause.ANOTHER_OPTIMIZER, (), evidence, repair, 0.98)
+        return  # settings of different optimisers do not mean the same
+    yield from _find_decay_kinds(case, optimizers)
     for change in list_changes(case):
         yield _explain_change(case, change)
 
 
-def _explain_decay_kinds(case: RunCase, optimizers: Sequence[str]) -> Iterator[Explanation]:
+def _find_decay_kinds(case: RunCase, optimizers: Sequence[str]) -> Iterator[Explanation]:
     """Yield Adam against AdamW, which are the same without weight decay."""
     groups = [read_groups(case, where, 0) for where in Where]
     names: list[str] = []
     decay = 0.0
     for pair in pair_groups(case):
-        decays = [groups[where].get(pair.indices[where], {}).get("weight_decay") for where in Where]
-        if decays[0] and decays[1]:
+        settings = [groups[where].get(pair.indices[where], {}) for where in Where]
+        decoupled = [is_decoupled(optimizers[where], settings[where]) for where in Where]
+        decays = [values.get("weight_decay", 0.0) for values in settings]
+        if decoupled[0] != decoupled[1] and decays[0] and decays[1]:
             names += pair.parameters
             decay = decay or decays[0]
     if decay:
         evidence = (
-            f"{optimizers[0]} against {optimizers[1]} with weight decay {decay:g} from {name_step(case, 0)} on: "
-            f"Adam adds it to the gradient, AdamW shrinks the weights"
+            f"{optimizers[0]} against {optimizers[1]} with weight decay {decay:g} from {name_step(case, 0)} on: one "
+            "adds it to the gradient (Adam), the other shrinks the weights (AdamW)"
         )
         repair = "use Adam or AdamW on both sides"
         yield explain(case, 0, Cause.DECOUPLED_DECAY, names, evidence, repair, 0.97)
@@ -145,7 +155,7 @@ def list_changes(case: RunCase) -> list[SettingChange]:
         for pair in pairs:
             reference, candidate = (groups[where].get(pair.indices[where], {}) for where in Where)
             for name in reference:
-                if name not in candidate or (pair, name) in seen:
+                if name not in candidate or (pair, name) in seen or name == _DECOUPLED_SETTING:
                     continue
                 if not agree_within(reference[name], candidate[name], SAME_SETTING):
                     seen.add((pair, name))
@@ -162,11 +172,13 @@ def _explain_change(case: RunCase, change: SettingChange) -> Explanation:
     word = name_setting(change.name)
     first, second = change.values
     values = f"{word} {first:g} against {second:g}"
-    if change.name in _SWITCHES:
+    if change.name in SWITCHES:
         values = f"{word} in the {name_side(Where(second != 0))} only"
     evidence = f"{values} in {_name_groups(case, change)} from {name_step(case, change.place)} on"
     cause = CAUSES.get(change.name, Cause.OPTIMIZER_SETTING)
     repair = f"set the {word} of the candidate to {first:g}, or that of the reference to {second:g}"
+    if change.name == "lr":
+        evidence += _describe_updates(case, change)
     if change.name == "lr" and not _has_constant_ratio(case, change):
         cause = Cause.SCHEDULE
         repair = "compare the schedules: warm-up, number of steps, when scheduler.step() is called"
@@ -174,6 +186,18 @@ def _explain_change(case: RunCase, change: SettingChange) -> Explanation:
         pair = _read_pair(case, change, known)
         evidence += f" ({pair[0]:g} against {pair[1]:g} at {name_step(case, known)})" if pair else ""
     return explain(case, change.place, cause, change.parameters, evidence, repair, 0.97)
+
+
+def _describe_updates(case: RunCase, change: SettingChange) -> str:
+    """Return how many times as large the first updates are, where that can be computed."""
+    if not case.is_consecutive(change.place):
+        return ""
+    ratios = []
+    for name in change.parameters:
+        fit = fit_updates(case, change.place, name)
+        if fit is not None and fit.reproduces:
+            ratios.append(float(fit.coefficients[0]))
+    return f": the first updates are {statistics.median(ratios):.4g} times as large" if ratios else ""
 
 
 def name_setting(name: str) -> str:

@@ -135,7 +135,7 @@ def test_gradients_are_judged_on_their_own_scale():
 
 @pytest.mark.parametrize("factor", [1 / 3, 3])
 def test_gradients_far_below_the_largest_are_noise(monkeypatch, factor):
-    """The threshold: 0.01 of the largest gradient of the kind. The cases lie within a factor of three of it."""
+    """The threshold is a share of the largest gradient of the kind. The cases lie within a factor of three of it."""
     large, small = np.full(3, 1.0, np.float32), np.full(3, 1e-9, np.float32)
     for share, is_out in ((0.9, False), (1.1, True)):
         noisy = small + np.float32(distances.NOISE_SHARE_OF_KIND * ATOL * share)

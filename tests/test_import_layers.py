@@ -13,11 +13,11 @@ ROOT = Path(nndiff.__file__).parent
 # Low floors first.
 FLOORS = (
     "errors text names dtypes tolerance verdict metrics",
-    "files tensors result result_json",
+    "files tensors run_facts run_summary run_json result result_json",
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",
-    "diagnosis findings",
+    "diagnosis findings runs",
     "comparison batches",
     "reports",
     "api",

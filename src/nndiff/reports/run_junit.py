@@ -76,7 +76,9 @@ def _make_step_case(comparison: Comparison, label: str, step: StepComparison, fi
     details = []
     weights = step.groups.get(ALL)
     if weights is not None:
-        details.append(f"weights: relative L2 {format_number(weights.rel_l2)}, {weights.out:,} of {weights.tensors:,} out")
+        details.append(
+            f"weights: relative L2 {format_number(weights.rel_l2)}, {weights.out:,} of {weights.tensors:,} out"
+        )
         if weights.max_l2_name is not None:
             details.append(f"farthest: {format_name(weights.max_l2_name)}")
     gradients = (step.gradients or {}).get(ALL)

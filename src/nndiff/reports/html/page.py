@@ -369,9 +369,7 @@ def _show_groups(comparison: Comparison) -> Iterator[str]:
     if not comparison.groups:
         return
     yield "<h2>Groups</h2>"
-    yield start_table(
-        [*text_columns("group", "pattern"), *number_columns("pairs", "same", "left over", "match rate")]
-    )
+    yield start_table([*text_columns("group", "pattern"), *number_columns("pairs", "same", "left over", "match rate")])
     for name, pattern in comparison.groups.items():
         totals = comparison.totals_of_group(name)
         alone = totals.only_reference + totals.only_candidate

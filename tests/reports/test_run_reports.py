@@ -7,6 +7,7 @@ import dataclasses
 import io
 import math
 import re
+from xml.etree import ElementTree as ET
 
 import pytest
 from run_builders import (
@@ -244,6 +245,19 @@ def test_the_page_has_six_panels_with_the_first_divergence_marked() -> None:
     assert page.count("data-search=") == 40
     assert '<h3>accuracy</h3>\n<p class="soft">no data</p>' in get_report("html").render(run_dumps(), PLAIN)
     assert "first divergence</text>" not in get_report("html").render(run_identical(), PLAIN)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_plot_is_well_formed_and_stays_in_its_frame(case: str) -> None:
+    page = get_report("html").render(CASES[case](), PLAIN)
+    plots = [ET.fromstring(plot) for plot in re.findall("<svg.*?</svg>", page, re.DOTALL)]
+    assert len(plots) <= len(Panel) * len(CASES[case]().run)
+    for plot in plots:
+        for line in plot.iter("polyline"):
+            for point in line.attrib["points"].split():
+                x, y = map(float, point.split(","))
+                assert 70 <= x <= 550
+                assert 22 <= y <= 212
 
 
 def test_initial_weights_are_marked_at_the_first_step() -> None:

@@ -13,7 +13,7 @@ ROOT = Path(nndiff.__file__).parent
 # Low floors first.
 FLOORS = (
     "errors text names dtypes tolerance verdict metrics",
-    "files tensors run_facts result result_json",
+    "files tensors run_facts run_summary run_json result result_json",
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",

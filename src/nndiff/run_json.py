@@ -30,6 +30,7 @@ from nndiff.verdict import Verdict
 
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
+_Stored = TypeVar("_Stored")
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -74,13 +75,15 @@ def _store_facts(facts: RunFacts) -> dict[str, Any]:
         if spread is not None:
             summary[curve.key] = {name: _store_value(value) for name, value in vars(spread).items()}
     first = facts.first_divergence
+    unknown = {quantity.value: reason for quantity, reason in facts.unknown.items()}
+    for quantity in Quantity:
+        if quantity not in facts.parting and quantity not in facts.first_unequal:
+            unknown.setdefault(quantity.value, "")
     return {
         "candidate": facts.candidate,
-        "parting": {quantity.value: _store_optional(mark, store_mark) for quantity, mark in facts.parting.items()},
-        "first_unequal": {
-            quantity.value: _store_optional(mark, store_mark) for quantity, mark in facts.first_unequal.items()
-        },
-        "unknown": {quantity.value: reason for quantity, reason in facts.unknown.items()},
+        "parting": _store_parting(facts.parting),
+        "first_unequal": _store_parting(facts.first_unequal),
+        "unknown": unknown,
         "only_reference_steps": [_store_place(mark) for mark in facts.only_reference_steps],
         "only_candidate_steps": [_store_place(mark) for mark in facts.only_candidate_steps],
         "first_divergence": _store_optional(first, store_divergence),
@@ -93,6 +96,11 @@ def _store_facts(facts: RunFacts) -> dict[str, Any]:
         "sign_test": _store_optional(facts.sign_test, _store_fields),
         "summary": summary,
     }
+
+
+def _store_parting(parting: Mapping[Quantity, StepMark | None]) -> dict[str, Any]:
+    """Return a step or null for every quantity."""
+    return {quantity.value: _store_optional(parting.get(quantity), store_mark) for quantity in Quantity}
 
 
 def _store_place(mark: StepMark) -> list[int | None]:
@@ -139,9 +147,6 @@ def _store_optional(item: _T | None, store: Callable[[_T], _Stored]) -> _Stored 
     return None if item is None else store(item)
 
 
-_Stored = TypeVar("_Stored")
-
-
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -171,11 +176,12 @@ def _load_facts(data: Mapping[str, Any], candidate: str, steps: tuple[StepCompar
     growth = None
     if data["growth"] is not None:
         item = _take(data, "growth", dict)
-        growth = Growth(
+        kind, first, last = (
             _load_enum(GrowthKind, item["kind"]),
-            **_load_numbers(item, "first", "last"),
-            doubling_steps=_load_optional_number(item, "doubling_steps"),
+            _take_number(item, "first"),
+            _take_number(item, "last"),
         )
+        growth = Growth(kind, first, last, _load_optional_number(item, "doubling_steps"))
     sign_test = None
     if data["sign_test"] is not None:
         item = _take(data, "sign_test", dict)
@@ -266,15 +272,10 @@ _COUNTS = ("tensors", "identical", "out")
 
 def _load_group(data: Any) -> GroupNumbers:
     item = _check(data, "groups", dict)
-    names = {name: _take(item, name, str, type(None)) for name in _NAMES}
-    counts = {name: _take(item, name, int) for name in _COUNTS}
-    return GroupNumbers(
-        **_load_numbers(item, *_NUMBERS), **names, **counts, max_abs=_load_optional_number(item, "max_abs")
-    )
-
-
-def _load_numbers(data: Mapping[str, Any], *names: str) -> dict[str, float]:
-    return {name: _take_number(data, name) for name in names}
+    values: dict[str, Any] = {name: _take_number(item, name) for name in _NUMBERS}
+    values |= {name: _take(item, name, str, type(None)) for name in _NAMES}
+    values |= {name: _take(item, name, int) for name in _COUNTS}
+    return GroupNumbers(**values, max_abs=_load_optional_number(item, "max_abs"))
 
 
 def _load_optional_number(data: Mapping[str, Any], name: str) -> float | None:

@@ -63,20 +63,27 @@ class Curve:
         """Return the values that are there and finite."""
         return [value for value in self.values if value is not None and math.isfinite(value)]
 
-    def thin(self, width: int) -> list[float | None]:
-        """Return at most `width` values; where steps share one, it is the worst of them, of a level their mean."""
-        values: list[float | None] = []
-        for share in split_evenly(self.values, width):
-            present = [value for value in share if value is not None]
-            if not present:
-                values.append(None)
-            elif not all(map(math.isfinite, present)):
-                values.append(math.nan)
+    @property
+    def places(self) -> list[int]:
+        """Return the places of the steps that have a value: scalars are kept at all, tensors at every so many."""
+        return [place for place, value in enumerate(self.values) if value is not None]
+
+    def thin(self, width: int) -> list[tuple[int, float]]:
+        """Return at most `width` of the values, each with its place.
+
+        Where steps share one, it is the worst of them, of a level their mean, and NaN if any of them is not finite.
+        """
+        points = []
+        for share in split_evenly(self.places, width):
+            values = [value for value in (self.values[place] for place in share) if value is not None]
+            if not all(map(math.isfinite, values)):
+                merged = math.nan
             elif self.kind is CurveKind.LEVEL:
-                values.append(sum(value / len(present) for value in present))
+                merged = sum(value / len(values) for value in values)
             else:
-                values.append(min(present) if self.kind is CurveKind.COSINE else max(present))
-        return values
+                merged = min(values) if self.kind is CurveKind.COSINE else max(values)
+            points.append((share[0], merged))
+        return points
 
     @property
     def spread(self) -> Spread | None:
@@ -93,8 +100,8 @@ class Curve:
 
 def split_evenly(items: Sequence[_T], width: int) -> list[Sequence[_T]]:
     """Return the items in at most `width` neighbouring shares of about the same size."""
-    count = max(1, min(width, len(items)))
-    places = [number * len(items) // count for number in range(count + 1)]
+    count = min(width, len(items))
+    places = [number * len(items) // max(1, count) for number in range(count + 1)]
     return [items[begin:end] for begin, end in pairwise(places)]
 
 

@@ -60,13 +60,17 @@ def step(
 ) -> StepComparison:
     """Return one step at which the weights are so far apart, relatively."""
     verdict = Verdict.IDENTICAL if apart == 0 else Verdict.CLOSE if apart <= 1e-5 else Verdict.DIFFERENT
-    loss, accuracy = 2.3 * math.exp(-number / 90), 1 - 0.9 * math.exp(-number / 60)
+    loss, accuracy = 2.3 * math.exp(-number / 30), 1 - 0.9 * math.exp(-number / 20)
     values: dict[str, object] = {
         "candidate": candidate,
         "mark": mark(number),
         "verdict": verdict,
-        "scalars": {"loss": (loss, loss * (1 + apart)), "acc": (accuracy, accuracy - apart / 3), "lr/0": (0.1, 0.1)},
-        "groups": {name: numbers(apart * (0.1 if name == BUFFERS else 1)) for name in groups},
+        "scalars": {
+            "loss": (loss, loss * (1 - apart / 3)),
+            "acc": (accuracy, accuracy - apart / 3),
+            "lr/0": (0.1, 0.1),
+        },
+        "groups": {name: numbers(apart * {BUFFERS: 0.1, "mlp": 3}.get(name, 1)) for name in groups},
         "gradients": {name: numbers(apart * 5) for name in groups if name != BUFFERS},
         "optimizer": {ALL: numbers(apart * 2)},
         "same_data": True,
@@ -117,7 +121,7 @@ def comparison(
     """Return a comparison of these runs with the reference."""
     values: dict[str, object] = {
         "kind": "run",
-        "reference": side("runs/ref", 123),
+        "reference": side("runs/ref", 43),
         "candidates": tuple(side(facts.candidate, len(facts.steps)) for facts in runs),
         "tolerance": Tolerance(1e-5, 1e-5, "default"),
         "pairs": (),
@@ -128,24 +132,24 @@ def comparison(
 
 
 def distance(number: int) -> float:
-    """Return how far apart the weights are: equal, then growing exponentially, with a jump at step 80."""
-    return 0.0 if number < 7 else min(2e-7 * 1.13 ** (number - 7) * (20 if number >= 80 else 1), 0.9)
+    """Return how far apart the weights are: equal, then growing exponentially, with a jump at step 25."""
+    return 0.0 if number < 7 else min(2e-7 * 1.4 ** min(number - 7, 60) * (20 if number >= 25 else 1), 0.9)
 
 
-def facts_of(candidate: str = "runs/ours", count: int = 120) -> RunFacts:
+def facts_of(candidate: str = "runs/ours", count: int = 40) -> RunFacts:
     """Return a training that parts at epoch 0, batch 10 by its gradients."""
     steps = tuple(step(number, distance(number), candidate, (ALL, "mlp", BUFFERS)) for number in range(count))
     return RunFacts(
         candidate=candidate,
         steps=steps,
-        parting=parting(loss=41, gradients=10, weights=40, optimizer=33),
+        parting=parting(loss=20, gradients=10, weights=19, optimizer=17),
         first_unequal=parting(loss=8, gradients=7, weights=7, optimizer=7),
-        only_reference_steps=tuple(mark(number) for number in range(120, 123)),
+        only_reference_steps=tuple(mark(number) for number in range(count, count + 3)),
         first_divergence=RunDivergence(candidate, Quantity.GRADIENTS, mark(10), "layer4.2.bn3.weight"),
-        growth=Growth(GrowthKind.EXPONENTIAL, 2e-7, distance(count - 1), 5.67),
-        jumps=(Jump(mark(80), 153.2, "fc.weight"),),
+        growth=Growth(GrowthKind.EXPONENTIAL, 2e-7, distance(count - 1), 2.06),
+        jumps=(Jump(mark(25), 48.6, "fc.weight"),),
         leaders=(("fc.weight", 0.612), ("layer4.2.bn3.weight", 0.207), ("conv1.weight", 0.0503)),
-        sign_test=SignTest(7, 105, 8, 3.2e-22),
+        sign_test=SignTest(2, 30, 8, 2.5e-7),
         details=details(steps),
     )
 
@@ -170,24 +174,42 @@ def run_different() -> Comparison:
 
 def run_rounding() -> Comparison:
     """Return trainings that part by rounding alone."""
-    rounding = finding(cause="rounding", where=(), evidence="the distance starts at rounding size", repair="",
-                       harmless=True, confidence=0.9)  # fmt: skip
+    rounding = finding(
+        cause="rounding",
+        where=(),
+        evidence="the distance starts at rounding size",
+        repair="",
+        harmless=True,
+        confidence=0.9,
+    )
     return comparison(facts_of(), findings=(rounding,))
 
 
 def run_identical() -> Comparison:
     """Return equal trainings."""
-    steps = tuple(step(number, 0.0) for number in range(120))
-    facts = RunFacts("runs/ours", steps, parting(), parting(), growth=Growth(GrowthKind.NONE, 0.0, 0.0),
-                     sign_test=SignTest(0, 0, 120, 1.0))  # fmt: skip
+    steps = tuple(step(number, 0.0) for number in range(40))
+    facts = RunFacts(
+        "runs/ours",
+        steps,
+        parting(),
+        parting(),
+        growth=Growth(GrowthKind.NONE, 0.0, 0.0),
+        sign_test=SignTest(0, 0, 40, 1.0),
+    )
     return comparison(facts, outcome=Outcome.IDENTICAL)
 
 
 def run_close() -> Comparison:
     """Return trainings that stay within tolerance."""
     steps = tuple(step(number, 0.0 if number < 4 else 1e-9 * number) for number in range(30))
-    facts = RunFacts("runs/ours", steps, parting(), parting(gradients=4, weights=4),
-                     growth=Growth(GrowthKind.LINEAR, 4e-9, 2.9e-8), sign_test=SignTest(12, 14, 4, 0.85))  # fmt: skip
+    facts = RunFacts(
+        "runs/ours",
+        steps,
+        parting(),
+        parting(gradients=4, weights=4),
+        growth=Growth(GrowthKind.LINEAR, 4e-9, 2.9e-8),
+        sign_test=SignTest(12, 14, 4, 0.85),
+    )
     return comparison(facts, outcome=Outcome.CLOSE)
 
 
@@ -203,20 +225,30 @@ def run_dumps() -> Comparison:
     why = "the dumps hold no such tensors"
     unknown = {Quantity.INITIAL_WEIGHTS: why, Quantity.DATA: "the dumps hold no batches", Quantity.GRADIENTS: why}
     steps = (
-        StepComparison("old", StepMark(0, 0, None), Verdict.CLOSE, {"train_loss": (1.5, 1.5)},
-                       {ALL: numbers(1e-7, sketched=False)}),  # fmt: skip
-        StepComparison("old", StepMark(1), Verdict.DIFFERENT, {"train_loss": (1.25, 1.0)},
-                       {ALL: numbers(0.25, sketched=False)}),  # fmt: skip
-        StepComparison("old", StepMark(2), Verdict.NOT_FINITE, {"train_loss": (1.1, math.nan)},
-                       {ALL: numbers(math.nan, l2=math.inf, max_l2_name="fc.weight")}),  # fmt: skip
+        StepComparison(
+            "old", StepMark(0, 0, None), Verdict.CLOSE, {"train_loss": (1.5, 1.5)}, {ALL: numbers(1e-7, sketched=False)}
+        ),
+        StepComparison(
+            "old", StepMark(1), Verdict.DIFFERENT, {"train_loss": (1.25, 1.0)}, {ALL: numbers(0.25, sketched=False)}
+        ),
+        StepComparison(
+            "old",
+            StepMark(2),
+            Verdict.NOT_FINITE,
+            {"train_loss": (1.1, math.nan)},
+            {ALL: numbers(math.nan, l2=math.inf, max_l2_name="fc.weight")},
+        ),
         StepComparison("old", StepMark(3), Verdict.NOT_COMPARED, {}),
     )
     facts = RunFacts(
-        "old", steps, {Quantity.LOSS: StepMark(1), Quantity.WEIGHTS: StepMark(1), Quantity.OPTIMIZER: None},
-        {Quantity.LOSS: StepMark(1), Quantity.WEIGHTS: StepMark(0, 0), Quantity.OPTIMIZER: None}, unknown,
+        "old",
+        steps,
+        {Quantity.LOSS: StepMark(1), Quantity.WEIGHTS: StepMark(1), Quantity.OPTIMIZER: None},
+        {Quantity.LOSS: StepMark(1), Quantity.WEIGHTS: StepMark(0, 0), Quantity.OPTIMIZER: None},
+        unknown,
         first_divergence=RunDivergence("old", Quantity.LOSS, StepMark(1), None),
         growth=Growth(GrowthKind.IRREGULAR, 1e-7, math.inf),
-    )  # fmt: skip
+    )
     return comparison(facts)
 
 
@@ -267,19 +299,31 @@ def run_hostile() -> Comparison:
     runs, found = [], []
     for text in HOSTILE.values():
         steps = (
-            StepComparison(text, mark(0), Verdict.IDENTICAL, {text: (1.0, 1.0), "loss": (1.0, 1.0)},
-                           {ALL: numbers(0.0)}),  # fmt: skip
-            StepComparison(text, mark(1), Verdict.DIFFERENT, {text: (1.0, 2.0), "loss": (1.0, 2.0)},
-                           {ALL: numbers(0.5, text), text: numbers(0.25, text)}, {ALL: numbers(0.5, text)}),  # fmt: skip
+            StepComparison(
+                text, mark(0), Verdict.IDENTICAL, {text: (1.0, 1.0), "loss": (1.0, 1.0)}, {ALL: numbers(0.0)}
+            ),
+            StepComparison(
+                text,
+                mark(1),
+                Verdict.DIFFERENT,
+                {text: (1.0, 2.0), "loss": (1.0, 2.0)},
+                {ALL: numbers(0.5, text), text: numbers(0.25, text)},
+                {ALL: numbers(0.5, text)},
+            ),
         )
         runs.append(
             RunFacts(
-                text, steps, parting(gradients=1), parting(gradients=1), {Quantity.DATA: text},
+                text,
+                steps,
+                parting(gradients=1),
+                parting(gradients=1),
+                {Quantity.DATA: text},
                 first_divergence=RunDivergence(text, Quantity.GRADIENTS, mark(1), text),
-                jumps=(Jump(mark(1), 3.0, text),), leaders=((text, 1.0),),
+                jumps=(Jump(mark(1), 3.0, text),),
+                leaders=((text, 1.0),),
                 details=details(steps, (text, f"{text} ")),
             )
-        )  # fmt: skip
+        )
         found.append(finding(text, cause=text, where=(text,), evidence=text, repair=text))
     return comparison(*runs, findings=tuple(found), groups={"x": "*"})
 

@@ -10,13 +10,14 @@ from recording_builders import CASES as RECORDINGS
 from recording_builders import FIRST, recording, recording_extra, recording_of, site
 from report_builders import CASES as CHECKPOINTS
 from report_builders import comparison, mixed, nothing, pair
+from run_builders import CASES as RUNS
 
 from nndiff.metrics import Metrics
 from nndiff.reports import ReportOptions, get_report
 from nndiff.result import Comparison, Rules
 from nndiff.verdict import Judge, Verdict
 
-CASES = {**CHECKPOINTS, **RECORDINGS}
+CASES = {**CHECKPOINTS, **RECORDINGS, **RUNS}
 # The parts of the JUnit schema that Jenkins, GitLab and GitHub's readers share: children in order, needed attributes.
 SHAPE: dict[str, tuple[list[str], set[str]]] = {
     "testsuites": (["testsuite"], {"name", "tests", "failures", "errors", "time"}),

@@ -14,6 +14,7 @@ from nndiff.commands.options import (
     PAIRING,
     REPLAY,
     REPORTS,
+    RUNS,
     TOLERANCE,
     Subparsers,
     add_command,
@@ -68,7 +69,7 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
         "reference", metavar="REF", type=parse_path, help="the side that is right by definition; FILE::key is a part"
     )
     parser.add_argument("candidates", metavar="CAND", nargs="+", type=parse_path, help="one or more sides to test")
-    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, REPLAY, REPORTS)
+    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, REPLAY, RUNS, REPORTS)
 
 
 def read_pairing_rules(args: argparse.Namespace) -> PairingRules:

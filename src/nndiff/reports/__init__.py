@@ -86,7 +86,7 @@ _OTHER_NAMES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ReportByKind:
     """Render a result by the report of its kind."""
 

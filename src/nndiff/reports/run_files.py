@@ -1,8 +1,8 @@
 """The files of `--output-dir`: model_comparison.png, model_comparison.csv and detailed_comparison.json.
 
-With several candidates each has a folder of its own in it, named after the candidate. Format
-`nndiff.run-details`, version 1: `steps`, each with epoch, batch, step, verdict, scalars and `parameters`: the numbers of
-every parameter by its name. NaN is null, infinities are the strings "inf" and "-inf".
+With several candidates each has a folder of its own in it, named after the candidate. Format `nndiff.run-details`,
+version 1: `steps`, each with epoch, batch, step, verdict, scalars and `parameters`: the numbers of every parameter by
+its name. NaN is null, infinities are the strings "inf" and "-inf".
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,12 +81,32 @@ def _draw_panel(axis: Any, title: str, curves: Sequence[Curve], facts: RunFacts)
         axis.set_xticks([])
         axis.set_yticks([])
         return
-    for curve in curves:
-        values = [float("nan") if value is None else value for value in curve.values]
+    broken: set[int] = set()
+    for number, curve in enumerate(curves):
+        places = curve.places
+        values = [curve.values[place] for place in places]
         marker = "o" if len(values) <= _MOST_MARKERS else None
-        dashes = "--" if curve.label.endswith(", candidate") else "-"
-        axis.plot(steps, values, dashes, marker=marker, markersize=3, linewidth=1.6, label=_escape(curve.label))
+        dashes = "--" if curve.kind is CurveKind.LEVEL and number else "-"  # equal sides lie on one another
+        axis.plot(
+            [steps[place] for place in places],
+            values,
+            dashes,
+            marker=marker,
+            markersize=3,
+            linewidth=1.6,
+            label=_escape(curve.label),
+        )
+        broken.update(
+            steps[place] for place, value in zip(places, values, strict=True) if not math.isfinite(value or 0)
+        )
     _choose_scale(axis, numbers, curves[0].kind)
+    if broken:
+        heights = [0.97] * len(broken)  # of the panel
+        above = axis.get_xaxis_transform()
+        axis.plot(sorted(broken), heights, "x", color="crimson", transform=above, label="not finite")
+    if len(set(steps)) > 1:
+        axis.set_xlim(min(steps), max(steps))
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("step", fontsize=11)
     axis.grid(True, alpha=0.3)
     first = facts.first_divergence
@@ -93,7 +114,7 @@ def _draw_panel(axis: Any, title: str, curves: Sequence[Curve], facts: RunFacts)
         place = max(first.mark.number, min(steps))
         label = f"first divergence: {QUANTITY_LABELS[first.quantity]}, {name_step(first.mark)}"
         axis.axvline(place, color="crimson", linestyle=":", linewidth=1.6, label=label)
-    if len(curves) > 1 or first is not None:
+    if len(curves) > 1 or broken or first is not None:
         axis.legend(fontsize=9, loc="best")
 
 
@@ -106,7 +127,8 @@ def _choose_scale(axis: Any, numbers: Sequence[float], kind: CurveKind) -> None:
         if min(numbers) > 0:
             axis.set_yscale("log")
         else:
-            axis.set_yscale("symlog", linthresh=min(positive), linscale=0.5)
+            decade = math.floor(math.log10(min(positive)))
+            axis.set_yscale("symlog", linthresh=10.0**decade, linscale=1)
             axis.set_ylim(bottom=0)
 
 

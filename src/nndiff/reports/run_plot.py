@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nndiff.reports.run_wording import format_value
 from nndiff.run_facts import RunFacts
-from nndiff.run_summary import Curve, CurveKind, fits_log_axis, split_evenly
+from nndiff.run_summary import Curve, CurveKind, fits_log_axis
 from nndiff.text import printable
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 560, 240, 70, 22, 28
@@ -101,15 +101,14 @@ def _place_step(number: int, steps: Sequence[int]) -> float:
 
 
 def _draw_curve(curve: Curve, color: str, axis: Axis, steps: Sequence[int]) -> Iterator[str]:
-    """Yield a curve in pieces, with a gap where there is no value and a cross where it is not finite."""
+    """Yield a curve in pieces, with a gap and a cross where it is not finite."""
     pieces: list[list[tuple[float, float]]] = [[]]
     crosses = []
-    for value, share in zip(curve.thin(_POINTS), split_evenly(steps, _POINTS), strict=True):
-        x = _place_step(share[0], steps)
-        if value is None or not math.isfinite(value):
+    for place, value in curve.thin(_POINTS):
+        x = _place_step(steps[place], steps)
+        if not math.isfinite(value):
             pieces.append([])
-            if value is not None:
-                crosses.append(f'<text class="broken" x="{x:.1f}" y="{_TOP - 6}" text-anchor="middle">×</text>')
+            crosses.append(f'<text class="broken" x="{x:.1f}" y="{_TOP - 6}" text-anchor="middle">×</text>')
             continue
         pieces[-1].append((x, axis.place(value)))
     yield f'<g class="{color}"><title>{html.escape(printable(curve.label, 120))}</title>'

@@ -181,7 +181,8 @@ def _describe_divergence(facts: RunFacts, first: RunDivergence, several: bool, h
         what.append(f"farthest out: {format_name(first.tensor)}")
     if several:
         what.append(f"against {printable(facts.candidate, 60)}")
-    earlier, unknown = [], []
+    earlier: list[str] = []
+    unknown: list[str] = []
     for quantity in Quantity:
         if quantity is first.quantity:
             break

@@ -11,7 +11,7 @@ NOT_FINITE = "×"
 
 
 def draw_sparkline(curve: Curve, width: int, limits: tuple[float, float] | None = None) -> str:
-    """Return a curve in at most `width` characters, between these limits or its own; blank where there is no value.
+    """Return the values of a curve in at most `width` characters, between these limits or their own.
 
     A distance that spans decades is drawn on a logarithmic scale, with the lowest block for zero alone.
     """
@@ -21,10 +21,8 @@ def draw_sparkline(curve: Curve, width: int, limits: tuple[float, float] | None 
         numbers = [math.log10(value) for value in numbers if value > 0]
     low, high = limits or (min(numbers, default=0.0), max(numbers, default=0.0))
     text = ""
-    for value in curve.thin(width):
-        if value is None:
-            text += " "
-        elif not math.isfinite(value):
+    for _, value in curve.thin(width):
+        if not math.isfinite(value):
             text += NOT_FINITE
         elif is_log:
             text += BLOCKS[0] if value <= 0 else _choose_block(math.log10(value), low, high, first=1)

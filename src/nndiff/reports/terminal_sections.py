@@ -145,6 +145,7 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
 
 
 def show_finding(finding: Finding, several: bool, width: int) -> Iterator[RenderableType]:
+    """Yield a finding: cause, evidence, where, repair."""
     title = Text(printable(finding.cause), "bold")
     title.append(wording.describe_finding(finding).removeprefix(printable(finding.cause)), "not bold dim")
     if several and finding.candidate:

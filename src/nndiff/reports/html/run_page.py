@@ -133,8 +133,8 @@ def _show_steps(comparison: Comparison) -> Iterator[str]:
         if len(shown) < len(facts.steps):
             yield f'<p class="soft">{len(shown):,} of {len(facts.steps):,} steps; the CSV report has all.</p>'
         yield format_tools("step")
-        numbers = ("weight L2", "rel L2", "cosine", "gradient rel L2", "optimizer rel L2")
-        numbers += ("loss, reference", "loss, candidate", "difference")
+        numbers = ["weight L2", "rel L2", "cosine", "gradient rel L2", "optimizer rel L2"]
+        numbers += ["loss, reference", "loss, candidate", "difference"]
         columns = [("n", True), *text_columns("step", "verdict"), *number_columns(*numbers), ("farthest", False)]
         yield start_table(columns)
         loss = choose_loss(facts.steps)

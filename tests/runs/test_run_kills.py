@@ -14,7 +14,7 @@ from trainings import assert_same_runs, train
 
 from nndiff.runs.reader import open_run
 
-STEPS = 120
+STEPS = 200
 KILLS = 20
 # The trainer forks a training for every word it is sent: torch is imported once, not twenty times. A training goes on
 # from its last checkpoint, which is older than its last step, and says of every step when it is finished.
@@ -70,7 +70,8 @@ def test_no_kill_loses_a_finished_step(tmp_path: Path) -> None:
         assert trainer.stdout is not None
         while len(finished) < STEPS or kills < KILLS:
             trainer.stdin.write("go\n")
-            pid, wanted = -1, dice.randint(0, 12)  # steps until the kill
+            pid, was_killed = -1, False
+            wanted = dice.randint(0, 12)  # steps until the kill
             for line in trainer.stdout:
                 word, *number = line.split()
                 if word == "gone":
@@ -80,10 +81,13 @@ def test_no_kill_loses_a_finished_step(tmp_path: Path) -> None:
                 else:
                     finished.add(int(number[0]))
                     wanted -= 1
-                if wanted <= 0 and pid > 0 and kills < KILLS:
+                if wanted <= 0 and pid > 0 and kills < KILLS and not was_killed:
                     time.sleep(dice.random() * 0.01)  # into the middle of whatever it does next
                     os.kill(pid, signal.SIGKILL)
-                    kills, wanted = kills + 1, STEPS
+                    kills, was_killed = kills + 1, True
+            else:
+                raise AssertionError("the trainer is gone")
+            assert was_killed or len(finished) == STEPS, "a training failed by itself"
             run = open_run(tmp_path / "run") if finished else None
             if run is not None:
                 assert {step.number for step in run.steps} >= finished

@@ -31,7 +31,7 @@ from nndiff.runs.lines import (
     text_to_header,
 )
 from nndiff.runs.run import Run, RunDescription, Step, StepTensors
-from nndiff.runs.states import State, fits_stored_tensor, read_state, read_whole_tensors
+from nndiff.runs.states import State, fits_stored_tensor, read_state, read_whole_tensors, split_digests
 from nndiff.tensors import FileData, TensorRef
 from nndiff.text import printable
 
@@ -113,14 +113,14 @@ class RecordedRun:
         """Return the whole tensor of each row, in whichever state file it is."""
         assert state.homes is not None
         tensors: list[TensorRef | None] = []
-        digests = state.digests.tobytes().hex()
+        names = split_digests(state.digests)
         for row, home in enumerate(state.homes.tolist()):
             if home < 0:
                 tensors.append(None)
                 continue
-            name, shape = digests[32 * row : 32 * row + 32], layout.shapes[row]
+            shape = layout.shapes[row]
             dtype = DTYPES.get(layout.dtypes[row]) or opaque(layout.dtypes[row])
-            stored = self._read_index(home).get(name)
+            stored = self._read_index(home).get(names[row])
             title = printable(layout.keys[row].name, 80)
             nbytes = int(layout.counts[row]) * dtype.itemsize
             if stored is None or not isinstance(stored.data, FileData):

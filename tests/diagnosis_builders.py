@@ -87,9 +87,10 @@ def make_tensor(
         links.append(given if isinstance(given, Link) else Link(str(number), "same", given))
     site = Site(module, slot, call, path, tensor, cls)
     facts = {"digest": hashlib.sha1(array.tobytes()).hexdigest(), "stats": take_stats(array), **trace}
-    data = MemoryData(array) if kept else NoData("not kept")
+    dtype = from_numpy(array.dtype)
+    data = MemoryData(array.view(dtype.storage)) if kept else NoData("not kept")
     return TensorRef(
-        site.name, array.shape, from_numpy(array.dtype), data, site=site,
+        site.name, array.shape, dtype, data, site=site,
         trace=Trace(order, inputs=tuple(links), **facts),
     )  # fmt: skip
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +54,53 @@ def save(path: Path, arrays: Arrays) -> str:
     return str(path)
 
 
-def nndiff(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "nndiff", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False)
+@dataclass(frozen=True)
+class Done:
+    """What one run of the command line returned, printed and took."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    megabytes: float
+    seconds: float  # of processor time
+
+
+class Zygote:
+    """A process that has imported some modules and runs the command line in forks of itself."""
+
+    def __init__(self, *modules: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="zygote-"))
+        command = [sys.executable, str(Path(__file__).parent / "zygote.py"), *modules]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(self.close)
+
+    def run(self, *args: object, **env: str) -> Done:
+        """Run the command line with these arguments and variables, in the folder we are in."""
+        out, err = self._folder / "stdout", self._folder / "stderr"
+        request = {"argv": [str(arg) for arg in args], "env": {**os.environ, **env}, "cwd": os.getcwd()}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({**request, "out": str(out), "err": str(err)}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        texts = [path.read_bytes().decode("utf-8", "surrogateescape") for path in (out, err)]
+        return Done(answer["status"], *texts, answer["megabytes"], answer["seconds"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@functools.cache
+def get_zygote(*modules: str) -> Zygote:
+    """Return the one process that has imported these modules."""
+    return Zygote(*modules)
+
+
+def nndiff(*args: object, **env: str) -> Done:
+    """Run the command line in a process of its own, in which torch is imported already."""
+    return get_zygote("torch", "nndiff.comparison", "nndiff.reports.terminal").run(*args, **env)
 
 
 def diff_json(*args: object) -> tuple[int, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Run nndiff's command line many times, quickly, each time in a fresh process of its own.
 
-The imports are done once; every run is a fork, whose time, memory and output are reported.
-Requests are lines of JSON on stdin: {"argv": [...], "out": PATH, "err": PATH}.
+The imports are done once (the words on the command line name them); every run is a fork. Requests are lines of JSON on
+stdin: {"argv": [...], "env": {...}, "cwd": PATH, "out": PATH, "err": PATH}. Answers are lines of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import os
 import resource
 import signal
 import sys
-from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 from nndiff.commands import build_parser, main
-
-# what most runs need; it only saves time, so a name that is gone does no harm
-WARM = ("nndiff.comparison", "nndiff.reports.terminal", "nndiff.sources.distributed", "nndiff.sources.nemo")
 
 SECONDS = 60  # a run that takes longer is killed
 
 
-def child(request: dict[str, object]) -> None:
+def become_command(request: dict[str, Any]) -> None:
     """Become one run of the command line, and never return."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for name, number in (("out", 1), ("err", 2)):
-        os.dup2(os.open(str(request[name]), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     signal.alarm(4 * SECONDS)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.path[0] = request["cwd"]  # as `python -m nndiff` has it
+    sys.argv = ["nndiff", *request["argv"]]
     status = 70
     try:
-        status = main([str(each) for each in request["argv"]])  # type: ignore[attr-defined]
+        status = main()
     except SystemExit as stop:
         status = int(stop.code or 0)
     except BaseException:
@@ -45,13 +48,12 @@ def child(request: dict[str, object]) -> None:
 
 def serve() -> None:
     build_parser()
-    for name in WARM:
-        with suppress(ImportError):
-            import_module(name)
+    for name in sys.argv[1:]:
+        import_module(name)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            child(json.loads(line))
+            become_command(json.loads(line))
         _, status, usage = os.wait4(pid, 0)
         answer = {
             "status": os.waitstatus_to_exitcode(status),

@@ -40,29 +40,6 @@ def numbered():
     return nn.Sequential(*(each for _ in range(3) for each in (nn.Linear(6, 6), nn.ReLU())))
 
 
-class Fused(nn.Module):
-    """Query, key and value in one Linear."""
-
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(6, 18)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).chunk(3, -1)
-        return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
-
-
-class Split(nn.Module):
-    """Query, key and value apart."""
-
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
-
-    def forward(self, x):
-        return torch.softmax(self.q(x) @ self.k(x).transpose(-1, -2), -1) @ self.v(x)
-
-
 INPUT = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(3))
 
 
@@ -95,26 +72,6 @@ def test_a_fault_is_found_across_other_names(tmp_path):
     result = compared(tmp_path, made(Shared), broken)
     assert result.first_divergence.name == "b:output"
     assert result.first_divergence.candidate_name == "2:output"
-
-
-def test_a_harmless_fusion_is_no_bug(tmp_path):
-    split, fused = made(Split), made(Fused, 1)
-    with torch.no_grad():
-        fused.qkv.weight.copy_(torch.cat([split.q.weight, split.k.weight, split.v.weight]))
-        fused.qkv.bias.copy_(torch.cat([split.q.bias, split.k.bias, split.v.bias]))
-    result = compared(tmp_path, split, fused)
-    assert result.exit_code == 0, result.worst()
-    assert not result.leftovers
-    parts = {pair.name: pair.candidate_name for pair in result.pairs if pair.method is Method.PARTS}
-    assert parts == {f"{name}:output": f"qkv:output.[{name}]" for name in "qkv"}
-
-
-def test_a_wrong_fusion_is_a_bug(tmp_path):
-    split, fused = made(Split), made(Fused, 1)
-    with torch.no_grad():
-        fused.qkv.weight.copy_(torch.cat([split.k.weight, split.q.weight, split.v.weight]))
-        fused.qkv.bias.copy_(torch.cat([split.k.bias, split.q.bias, split.v.bias]))
-    assert compared(tmp_path, split, fused).exit_code == 1
 
 
 class Returns(nn.Module):
@@ -206,62 +163,3 @@ def test_a_pass_that_was_not_recorded_is_no_difference(tmp_path):
     record(made(Shared), INPUT, path=tmp_path / "forward.nnrec")
     record(made(Shared), INPUT, path=tmp_path / "both.nnrec", backward=True, params=True)
     assert nndiff.compare(tmp_path / "forward.nnrec", tmp_path / "both.nnrec").exit_code == 0
-
-
-class Branches(nn.Module):
-    def __init__(self, names, order):
-        super().__init__()
-        self.names, self.order = names, order
-        for name in names:
-            self.add_module(name, nn.Linear(6, 6))
-
-    def forward(self, x):
-        done = {position: getattr(self, self.names[position])(x) for position in self.order}
-        return done[0] - done[1]
-
-
-def test_branches_that_run_in_another_order_are_told_apart(tmp_path):
-    one, other = made(lambda: Branches(("l", "r"), (0, 1))), made(lambda: Branches(("z", "y"), (1, 0)))
-    assert compared(tmp_path / "same", one, other).exit_code == 0
-    with torch.no_grad():
-        other.z.weight[0, 0] += 0.5
-    result = compared(tmp_path / "fault", one, other)
-    assert result.first_divergence.name == "l:output"
-    assert result.first_divergence.candidate_name == "z:output"
-
-
-class Two(nn.Module):
-    """Two layers of one shape, by names that are given, the second never called."""
-
-    def __init__(self, *names):
-        super().__init__()
-        self.names = names
-        for name in names:
-            self.add_module(name, nn.Linear(6, 6))
-
-    def forward(self, x):
-        weight = getattr(self, self.names[1]).weight
-        return getattr(self, self.names[0])(x) @ weight
-
-
-def test_leftovers_have_hints_only_where_they_help(tmp_path):
-    wrapped = made(Shared)
-    wrapped.b = nn.Sequential(nn.Identity(), wrapped.b)
-    result = compared(tmp_path / "wrapped", made(Shared), wrapped, backward=True)
-    same_as = {left.name: left.same_as for left in result.leftovers}
-    assert same_as["b.0:output"] == "relu:output"
-    split = compared(tmp_path / "split", made(Split), made(Fused), backward=True)
-    assert not any(left.near or left.same_as for left in split.leftovers)
-
-
-def test_a_parameter_whose_name_is_nearly_another_has_a_hint(tmp_path):
-    other = made(lambda: Two("first", "third_layer"))
-    other.register_parameter("weight", nn.Parameter(torch.zeros(6, 6)))  # a second of its name: no pair by that alone
-    other.third_layer.bias = None
-    with torch.no_grad():
-        other.first.weight.mul_(2)  # so that what they hold does not tell either
-    plain = other.forward
-    other.forward = lambda x: plain(x) + 0 * other.weight.sum()
-    result = compared(tmp_path, made(lambda: Two("first", "third_layers")), other, backward=True)
-    near = {left.name: left.near for left in result.leftovers}
-    assert near["third_layers.weight:param_grad"] == "third_layer.weight:param_grad"

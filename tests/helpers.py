@@ -8,10 +8,8 @@ import json
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,27 +67,18 @@ class Zygote:
     """A process that has imported some modules and runs the command line in forks of itself."""
 
     def __init__(self, *modules: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="zygote-"))
         command = [sys.executable, str(Path(__file__).parent / "zygote.py"), *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        atexit.register(self.close)
+        atexit.register(self._process.communicate)
 
     def run(self, *args: object, **env: str) -> Done:
         """Run the command line with these arguments and variables, in the folder we are in."""
-        out, err = self._folder / "stdout", self._folder / "stderr"
         request = {"argv": [str(arg) for arg in args], "env": {**os.environ, **env}, "cwd": os.getcwd()}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({**request, "out": str(out), "err": str(err)}) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        texts = [path.read_bytes().decode("utf-8", "surrogateescape") for path in (out, err)]
-        return Done(answer["status"], *texts, answer["megabytes"], answer["seconds"])
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        return Done(**json.loads(self._process.stdout.readline()))
 
 
 @functools.cache

@@ -90,9 +90,9 @@ def test_a_layer_of_several_outputs_is_one_and_matches_if_all_do() -> None:
 
 
 def test_a_rate_is_never_rounded_up_to_all() -> None:
-    many = [site(f"a.{index}:output") for index in range(100_000)]
+    many = [site(f"a.{index}:output") for index in range(30_000)]
     forward, *_ = of(*many, site("b:output", OUT, 1.0)).counts.rates
-    assert "100,000 of 100,001 layers match, 99.99%" in summary.describe_rate(forward)
+    assert "30,000 of 30,001 layers match, 99.99%" in summary.describe_rate(forward)
 
 
 def test_only_in_one_side_counts_layers_without_a_partner() -> None:

@@ -49,7 +49,7 @@ def become_command(request: dict[str, Any], outputs: list[int]) -> None:
 
 def read_pipes(pipes: list[int]) -> list[str]:
     """Return all that is written to some pipes, until the last writer is gone."""
-    written = {pipe: b"" for pipe in pipes}
+    written = dict.fromkeys(pipes, b"")
     is_open = set(pipes)
     while is_open:
         for pipe in select.select(list(is_open), [], [])[0]:

@@ -94,7 +94,22 @@ def renamed(tensors, weights, new_names):
     return new_tensors, new_weights, {module: new_path(module) for module in MODULES}
 
 
-WORDS = "order name prefix part guess weights model module content 0 1 é 层 relu2".split()
+WORDS = [
+    "order",
+    "name",
+    "prefix",
+    "part",
+    "guess",
+    "weights",
+    "model",
+    "module",
+    "content",
+    "0",
+    "1",
+    "é",
+    "层",
+    "relu2",
+]
 IDENTIFIERS = st.one_of(st.sampled_from(WORDS), st.text("ax_1é层", min_size=1, max_size=5))
 
 

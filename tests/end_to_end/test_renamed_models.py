@@ -13,7 +13,21 @@ from torch import nn
 
 import nndiff
 
-WORDS = "order reorder border name prefix part guess content weights model module 0 7".split()
+WORDS = [
+    "order",
+    "reorder",
+    "border",
+    "name",
+    "prefix",
+    "part",
+    "guess",
+    "content",
+    "weights",
+    "model",
+    "module",
+    "0",
+    "7",
+]
 IDENTIFIERS = st.one_of(
     st.sampled_from([*WORDS, "größe", "层", "module_1"]),
     st.text("abcxyz01_é", min_size=1, max_size=6),
@@ -144,7 +158,7 @@ def test_renaming_changes_no_verdict(change, identifiers):
     assert before.exit_code == 0 or unmapped.exit_code != 0, "a different model passes under other names"
 
 
-@pytest.mark.parametrize("name", ["backbone", "reorder", "border", "preorder"])
+@pytest.mark.parametrize("name", ["backbone", "reorder", "preorder"])
 def test_what_cancels_out_inside_is_different_whatever_the_wrapper_is_called(name):
     reference, candidate = nets(rescale)
     names = {old: name if old == "backbone" else old for old in old_names()}

@@ -237,37 +237,6 @@ def test_a_thousand_layers_stay_readable() -> None:
     assert every.count("\n     layers.") == 999
 
 
-def cut_off(side: str) -> Comparison:
-    """Return a recording that agrees and was cut off after two layers: three tensors were never reached."""
-    names = ["c:output", "(model):output", "a:grad_output"]
-    leftovers = tuple(alone(side, name, LeftoverReason.UNREACHED) for name in names)
-    cut = [replace(each, meta={**each.meta, "complete": False}) for each in recording().candidates]
-    pairs = (site("(model):model_input.0"), site("a:output"), site("b:output"))
-    return recording_of(*pairs, candidates=tuple(cut), leftovers=leftovers)
-
-
-def test_a_recording_that_was_cut_off_is_no_pass_and_the_rest_is_counted() -> None:
-    result = cut_off(REFERENCE)
-    assert (result.verdict, result.totals.unreached, result.totals.match_rate) == ("different", 3, 3 / 6)
-    text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
-    said = "✗ different: both layers agree inside; 3 never reached: the candidate's recording was cut off (exit 1)"
-    assert said in text
-    assert "cut off    3 tensors of the reference were never reached" in text
-    assert "layers     2 common, 1 only in the reference, 0 only in the candidate" in text
-    assert "forward    2 of 3 layers match, 66.67% (1 never reached)" in text
-    assert "output     the final output was never reached" in text
-    for name in ("md", "html", "csv", "junit"):
-        assert "never reached" in get_report(name).render(result, ReportOptions())
-
-
-def test_two_recordings_that_were_cut_off_alike_are_no_pass() -> None:
-    cut = recording_of(site("a:output"), site("(model):output"))
-    sides = [replace(each, meta={**each.meta, "complete": False}) for each in (cut.reference, *cut.candidates)]
-    result = recording_of(*cut.pairs, reference=sides[0], candidates=(sides[1],))
-    assert (result.exit_code, result.needed_tolerance, result.totals.unreached) == (1, None, 0)
-    assert summary.headline(result).endswith("the only layer agrees inside; both recordings were cut off")
-
-
 @pytest.mark.parametrize(
     ("slot", "said"),
     [

@@ -8,7 +8,6 @@ from torch import nn
 
 import nndiff
 from nndiff.recording.record import record
-from nndiff.result import Method
 
 INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 PLAIN = ("weight", "bias")
@@ -54,35 +53,6 @@ def compared(tmp_path, other, **options):
         record(model, INPUT, path=tmp_path / name, **options) for name, model in (("one", Net()), ("other", other))
     ]
     return nndiff.compare(*sides)
-
-
-def how(result):
-    return {pair.reference_name.partition(":")[0]: pair.method for pair in result.pairs if pair.slot.is_parameter}
-
-
-WHAT = {"gradients": {"backward": True}, "parameters": {"params": True}, "both": {"backward": True, "params": True}}
-
-
-@pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("names", [("scale", "shift"), ("b", "a")])
-def test_parameters_of_other_names_are_paired_inside_their_module(names, what, tmp_path):
-    result = compared(tmp_path, Net(names, root="positions"), **WHAT[what])
-    assert result.verdict == "identical"
-    assert not result.leftovers
-    assert how(result)["norm.weight"] is Method.WEIGHTS
-    assert how(result)["pos"] is Method.CONTENT  # of the model itself, which no weights have to tell from others
-
-
-def test_those_of_one_shape_that_differ_by_rounding_are_told_apart_by_their_statistics(tmp_path):
-    result = compared(tmp_path, Net(("b", "a"), noise=1e-6), backward=True)
-    assert result.verdict == "close"
-    assert {how(result)[name] for name in ("norm.weight", "norm.bias")} <= {
-        Method.CONTENT,
-        Method.MODULE,
-        Method.STATISTICS,
-    }
-    pairs = {pair.reference_name: pair.candidate_name for pair in result.pairs}
-    assert pairs["norm.weight:param_grad"] == "norm.b:param_grad"
 
 
 def scaled(model, name):

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare
+from nndiff import compare
 from nndiff.findings.settings import compare_settings
 from nndiff.recording import Writer
+from nndiff.result import NoteSlug
 from nndiff.tensors import Slot
 
 INPUT = torch.randn(5, 8, generator=torch.Generator().manual_seed(3))
@@ -30,7 +31,7 @@ class Net(nn.Module):
 
 
 def notes(result):
-    return [note for note in result.notes if note.startswith("settings that differ")]
+    return [note.text for note in result.notes if note.slug is NoteSlug.SETTINGS_WITHOUT_EFFECT]
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])

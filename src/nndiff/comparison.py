@@ -506,7 +506,9 @@ def _pair_tied(
         tensor = (plan.reference if on_reference else plan.candidate).tensors[leftover.name]
         for site in pairs:
             twin, partner = (site.reference, site.candidate) if on_reference else (site.candidate, site.reference)
-            relation = prove_tied(tensor, twin) if site.pair.certain else None
+            if not site.pair.certain or (leftover.site is not None and twin.site.slot is not leftover.site.slot):
+                continue  # what a module computes may be equal to a parameter, and is none
+            relation = prove_tied(tensor, twin)
             if relation is None:
                 continue
             sides = (tensor, partner) if on_reference else (partner, tensor)

@@ -127,7 +127,11 @@ def tighten_tolerance(array: Array, atol: float, rtol: float) -> tuple[float, fl
     """
     if np.iscomplexobj(array) or is_telling(array, atol, rtol) or not np.isfinite(array).all():
         return atol, rtol
-    low, high = float(array.min()), float(array.max())
+    return shrink_tolerance(float(array.min()), float(array.max()), atol, rtol)
+
+
+def shrink_tolerance(low: float, high: float, atol: float, rtol: float) -> tuple[float, float]:
+    """Return a tolerance of a small share of the range that elements have; that given if they are all equal."""
     room = atol + rtol * max(abs(low), abs(high))
     share = TELLING_SHARE * (high - low) / room if high > low else 1.0
     return atol * share, rtol * share

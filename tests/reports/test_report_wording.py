@@ -221,7 +221,7 @@ def test_an_extra_output_is_said_as_what_it_is(name: str) -> None:
     assert "does not match" not in text
     assert "output differs" not in text
     if name != "json":
-        assert "only the candidate returns past_key_values.0.0" in text
+        assert "only the candidate returns output.past_key_values (4 tensors)" in text
         assert "--accept extra" in text
         assert "--judge outputs" in text
 
@@ -229,7 +229,7 @@ def test_an_extra_output_is_said_as_what_it_is(name: str) -> None:
 def test_an_extra_output_is_one_line_and_no_first_divergence() -> None:
     lines = render("terminal", recording_extra(), 200).splitlines()
     assert lines[0].startswith("✗ different: outputs agree; the only layer agrees inside; only the candidate returns")
-    assert lines[1].startswith("  extra      only the candidate returns past_key_values.0.0, past_key_values.0.1 and 2")
+    assert lines[1].startswith("  extra      only the candidate returns output.past_key_values (4")
     assert lines[2] == ""
     assert "  output     the final output agrees, max abs 3.000e-07" in lines
     assert not [line for line in lines if "first at" in line]
@@ -246,7 +246,7 @@ def test_an_extra_output_that_is_accepted_is_still_said(rules: Rules, said: str)
     leftovers = (alone(REFERENCE, "(model):output.aux", LeftoverReason.EXTRA_OUTPUT),)
     result = recording_of(site("(model):output.0"), leftovers=leftovers, rules=rules)
     assert result.exit_code == 0
-    assert f"only the reference returns aux; {said}" in render("terminal", result)
+    assert f"only the reference returns output.aux; {said}" in render("terminal", result)
 
 
 @pytest.mark.parametrize("name", ["terminal", "md", "html", "csv", "junit"])
@@ -255,7 +255,7 @@ def test_a_guessed_pair_that_differs_is_evidence(name: str) -> None:
     result = recording_of(site("a:output", OUT, 0.5, **guess), site("(model):output"))
     assert result.exit_code == 0
     text = render(name, result, width=300)
-    assert "paired only by call order; values differ, so probably not the same layer" in text
+    assert "paired only by call order; values differ, so perhaps not the same layer" in text
     assert "✗" not in text
 
 

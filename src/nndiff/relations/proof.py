@@ -36,6 +36,11 @@ def is_readable(tensor: TensorRef, most: int = LARGEST_TENSOR) -> bool:
     return not tensor.missing or (sketch is not None and sketch.count == tensor.count)
 
 
+def are_too_large(*tensors: TensorRef) -> bool:
+    """Return True if a tensor has too many elements to be held in memory while ways are tried."""
+    return any(tensor.count > LARGEST_TENSOR for tensor in tensors)
+
+
 def measure_arrays(reference: Array, candidate: Array, atol: float, rtol: float) -> Metrics:
     """Return the numbers of two arrays of one shape."""
     exact = all(np.issubdtype(array.dtype, np.integer) or array.dtype == bool for array in (reference, candidate))

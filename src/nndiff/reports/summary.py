@@ -65,6 +65,8 @@ def headline(comparison: Comparison) -> str:
         story = _describe_recordings(comparison)
     else:
         story = _describe_tensors(comparison)
+    if any(note.slug is NoteSlug.COMPARE_AGAIN for note in comparison.notes):
+        story += "; not decided by the saved numbers, so compare again"
     return f"{comparison.verdict}: {story}"
 
 
@@ -120,7 +122,7 @@ def _describe_recordings(comparison: Comparison) -> str:
     if failed:
         return f"{failed} of {len(views)} candidates differ"
     how = "are identical to" if comparison.outcome is Outcome.IDENTICAL else "agree with"
-    return f"all {len(views)} candidates {how} the reference"
+    return f"{_say_all(len(views), 'candidate', how, how)} the reference"
 
 
 def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
@@ -289,6 +291,7 @@ def describe_passing(comparison: Comparison) -> str:
         (totals.shape, "of different shapes"),
         (totals.not_finite, "not finite"),
         (totals.not_compared, "not compared"),
+        (sum(pair.differs_only_in_dtype for pair in counting), "of different dtypes"),
         (len(alone) - totals.unreached, "without a partner"),
         (totals.unreached, "never reached"),
     ]

@@ -8,6 +8,8 @@ from dataclasses import replace
 from nndiff.errors import UsageError
 from nndiff.judge import EXACT, is_accepted, judge_candidate
 from nndiff.metrics import Metrics
+from nndiff.relations.layout import is_rearrangement
+from nndiff.relations.proof import shrink_tolerance
 from nndiff.result import (
     Comparison,
     Finding,
@@ -128,8 +130,7 @@ def _may_find_partner(leftover: Leftover) -> bool:
 
 def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
     """Return a pair judged at another tolerance; a note says where its numbers do not decide."""
-    names = [*pair.reference_name.split(" + "), *pair.candidate_name.split(" + ")]
-    atol, rtol = tolerance.for_pair(names, *pair.dtypes)
+    atol, rtol = tolerance.for_pair(pair.names, *pair.dtypes)
     # a scale above 1 is what rounding comes to: that does not grow with the tolerance
     atol = max(atol * min(pair.scale, 1.0), min(atol * pair.scale, pair.atol))
     if (atol, rtol) == (pair.atol, pair.rtol):
@@ -194,8 +195,15 @@ def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter:
         return tighter
     if not (pair.related and pair.related.accepted) or pair.related.relation.kind in EXACT:
         return False
-    low, high = pair.related.metrics.ref_min, pair.related.metrics.ref_max
-    return looser and not high - low > 2 * (atol + rtol * max(abs(low), abs(high)))
+    numbers = pair.related.metrics
+    low, high = numbers.ref_min, numbers.ref_max
+    if not looser or high - low > 2 * (atol + rtol * max(abs(low), abs(high))):
+        return False
+    if not is_rearrangement(pair.related.relation):
+        return True
+    # compared again, a layout is proven at a smaller tolerance, at which the elements are not all alike
+    verdict, decided = numbers.judge_at(pair.dtype[0] == pair.dtype[1], *shrink_tolerance(low, high, atol, rtol))
+    return not (decided and verdict.passed)
 
 
 def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:

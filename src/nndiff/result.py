@@ -51,6 +51,9 @@ class LeftoverReason(str, Enum):
     UNREACHED = "unreached"  # the other recording was cut off before it
 
 
+JOINT = " + "  # between the names of tensors that a relation brings together
+
+
 class NoteSlug(str, Enum):
     """Name what a note is about."""
 
@@ -64,6 +67,7 @@ class NoteSlug(str, Enum):
     SETTINGS_WITHOUT_EFFECT = "settings-without-effect"
     PAIRED_BY_WEIGHTS = "paired-by-weights"
     COMPARE_AGAIN = "compare-again"
+    NOT_SEARCHED = "not-searched"
     DTYPES_DIFFER = "dtypes-differ"
     SAME_COUNT = "same-count"
     BY_SKETCH = "by-sketch"
@@ -160,6 +164,11 @@ class Pair:
         return self.reference_name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tensors of both sides; a relation may bring several together."""
+        return (*self.reference_name.split(JOINT), *self.candidate_name.split(JOINT))
+
+    @property
     def metrics(self) -> Metrics | None:
         """Return the numbers that were judged: after the relation where that is accepted, else as stored."""
         return self.related.metrics if self.related and self.related.accepted else self.stored
@@ -235,6 +244,12 @@ class Pair:
             self.metrics.needed_tolerance if self.metrics else 0.0,
         )
 
+    @property
+    def differs_only_in_dtype(self) -> bool:
+        """Return True if every element is in tolerance and --strict-dtype makes it a difference."""
+        is_out = self.verdict is Verdict.DIFFERENT and self.dtype[0] != self.dtype[1]
+        return is_out and self.metrics is not None and self.metrics.mismatched == 0
+
     def has_note(self, slug: NoteSlug) -> bool:
         """Return True if a note of this kind is attached."""
         return any(note.slug is slug for note in self.notes)
@@ -305,6 +320,7 @@ class PartingReason(str, Enum):
     FIRST_OUT = "first-out"  # the first that is out; what went into it is not known
     BETWEEN_SITES = "between-sites"  # the first that is out; its cause lies between recorded sites
     NOT_KEPT = "not-kept"  # its bytes differ, and what was kept does not tell by how much
+    DTYPE = "dtype"  # its values agree, its dtype does not
     LOSS = "loss"  # outputs agree, the loss does not
     GRADIENT = "gradient"  # outputs agree, gradients do not
     GRADIENT_MISSING = "gradient-missing"  # one side has no gradient there

@@ -119,7 +119,7 @@ def test_a_first_divergence_without_a_pair_has_a_case_of_its_own() -> None:
 def test_evidence_is_skipped_and_never_a_failure() -> None:
     cases = get_cases(recording())
     guess = get_message(cases["blocks.0.mix:output"], "skipped")
-    assert "paired only by call order; values differ, so probably not the same layer" in guess
+    assert "paired only by call order; values differ, so perhaps not the same layer" in guess
     for name in ("blocks.0:grad_output", "head:input.0"):
         assert get_message(cases[name], "skipped").endswith("evidence only, not counted")
 
@@ -135,7 +135,7 @@ def test_where_only_outputs_are_judged_the_inside_is_skipped() -> None:
 
 def test_extra_outputs_are_said_as_what_they_are() -> None:
     first, *_ = rendered(recording_extra()).iter("testcase")
-    assert get_message(first).startswith("only the candidate returns past_key_values.0.0")
+    assert get_message(first).startswith("only the candidate returns output.past_key_values (4 tensors)")
     assert "--accept extra" in get_message(first)
 
 

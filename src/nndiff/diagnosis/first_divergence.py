@@ -382,7 +382,7 @@ def _describe_extra_output(run: Run, leftover: Leftover, candidate: str) -> Firs
 
 
 _REASONS_OF_OUTPUTS = {
-    InputState.AGREE: (PartingReason.OWN_ERROR, "its output is out of tolerance while its inputs are in"),
+    InputState.AGREE: (PartingReason.OWN_ERROR, "its output is out of tolerance while its inputs agree"),
     InputState.UNKNOWN: (
         PartingReason.FIRST_OUT,
         "the first output that is out of tolerance; its inputs were not recorded on both sides",
@@ -403,6 +403,8 @@ def _explain_parting(run: Run, site: SitePair) -> tuple[PartingReason, str]:
         return PartingReason.LOSS_NOT_FINITE, f"{outputs}; {why}"
     if site.slot is Slot.MODEL_INPUT:
         return PartingReason.INPUTS_DIFFER, "the inputs of the two runs differ"
+    if site.pair.differs_only_in_dtype:
+        return PartingReason.DTYPE, f"its values agree, its dtype does not: {' against '.join(site.pair.dtype)}"
     if site.slot is Slot.LOSS and run.extra_outputs:
         shared = "every output that both sides return is in tolerance"
         return PartingReason.LOSS, f"{shared}; the loss, which is made of all outputs, is out"

@@ -268,7 +268,7 @@ def look_for_rounding(pairs: Sequence[SitePair], first: SitePair, tensors: Mappi
     """
     precision = get_precision(first.pair)
     inputs_agree = all(site.passed for site in pairs if site.slot is Slot.MODEL_INPUT)
-    if precision is None or first.slot is Slot.MODEL_INPUT or not inputs_agree:
+    if precision is None or first.slot is Slot.MODEL_INPUT or not inputs_agree or first.pair.differs_only_in_dtype:
         return None
     error = measure_relative_error(first.pair.metrics)
     worst, strange = 0.0, None

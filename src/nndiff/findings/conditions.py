@@ -88,14 +88,15 @@ def find_modes(case: Case) -> Iterator[Finding]:
 
 
 def _list_modules_in_one_mode(case: Case) -> list[str]:
-    """Return the paired modules that know train mode and are in it on one side only."""
+    """Return the paired modules that one side has in train mode, where that changes what they do."""
     modules: dict[str, None] = {}
     for site in case.run.pairs:
         reference = case.trees[0].get(site.module, {})
         candidate = case.trees[1].get(site.candidate_module, {})
-        name = get_class(reference).lower()
-        knows_mode = any(word in name for word in _MODE_DEPENDENT)
-        if knows_mode and candidate and reference.get("training") != candidate.get("training"):
+        if not candidate or reference.get("training") == candidate.get("training"):
+            continue
+        name = get_class(reference if reference.get("training") else candidate).lower()
+        if any(word in name for word in _MODE_DEPENDENT):
             modules[site.module] = None
     return list(modules)
 

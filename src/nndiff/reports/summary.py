@@ -16,6 +16,7 @@ from nndiff.result import (
     Comparison,
     LeftoverReason,
     NoteSlug,
+    Pair,
     PartingReason,
     Totals,
     count_verdicts,
@@ -68,6 +69,8 @@ def headline(comparison: Comparison) -> str:
         story = _describe_recordings(comparison)
     else:
         story = _describe_tensors(comparison)
+    if any(note.slug is NoteSlug.COMPARE_AGAIN for note in comparison.notes):
+        story += "; not decided by the saved numbers, so compare again"
     return f"{comparison.verdict}: {story}"
 
 
@@ -123,7 +126,7 @@ def _describe_recordings(comparison: Comparison) -> str:
     if failed:
         return f"{failed} of {len(views)} candidates differ"
     how = "are identical to" if comparison.outcome is Outcome.IDENTICAL else "agree with"
-    return f"all {len(views)} candidates {how} the reference"
+    return f"{_say_all(len(views), 'candidate', how, how)} the reference"
 
 
 def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
@@ -132,9 +135,8 @@ def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
     failing_inputs = sum(not pair.verdict.passed for pair in inputs)
     if failing_inputs:
         parts.append(_say_share_differs(failing_inputs, len(inputs), "model input"))
-    failing_outputs = sum(not pair.verdict.passed for pair in view.outputs)
-    if failing_outputs:
-        parts.append(_say_share_differs(failing_outputs, len(view.outputs), "output"))
+    if not all(pair.verdict.passed for pair in view.outputs):
+        parts.append(_say_outputs_differ(view.outputs, "output"))
     elif view.outputs:
         exact = all(pair.verdict is Verdict.IDENTICAL for pair in view.outputs)
         parts.append("outputs are identical" if exact else "outputs agree")
@@ -143,8 +145,14 @@ def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
     layers = view.counts.rate("forward")
     differing = layers.total - layers.matched - layers.unreached if layers else 0
     if layers and differing:
-        verb = "differs" if differing == 1 else "differ"
-        parts.append(f"{differing:,} of {plural(layers.total, 'layer')} {verb} inside")
+        inside = [pair for pair in view.pairs if pair.is_inside and pair.slot is Slot.OUTPUT and pair.decides]
+        uncompared = sum(pair.verdict is Verdict.NOT_COMPARED for pair in inside)
+        verb = "differs" if differing - uncompared == 1 else "differ"
+        if uncompared >= differing:
+            parts.append(f"{differing:,} of {plural(layers.total, 'layer')} not compared inside")
+        else:
+            also = f", {uncompared:,} not compared" if uncompared else ""
+            parts.append(f"{differing - uncompared:,} of {plural(layers.total, 'layer')} {verb} inside{also}")
     elif layers and layers.total > layers.unreached:
         reached = layers.total - layers.unreached
         parts.append(f"{_say_all(reached, 'layer', 'agrees', 'agree')} inside")
@@ -195,6 +203,18 @@ def _say_all(number: int, unit: str, verb: str, verbs: str) -> str:
     if number == 1:
         return f"the only {unit} {verb}"
     return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
+
+
+def _say_outputs_differ(outputs: Sequence[Pair], unit: str) -> str:
+    """Say how many outputs differ; those of which too little was recorded were not compared."""
+    failing = [pair for pair in outputs if not pair.verdict.passed]
+    compared = [pair for pair in failing if pair.verdict is not Verdict.NOT_COMPARED]
+    if compared:
+        also = f", {len(failing) - len(compared):,} not compared" if len(compared) < len(failing) else ""
+        return _say_share_differs(len(compared), len(outputs), unit) + also
+    if len(outputs) == 1:
+        return f"the {unit} was not compared"
+    return f"{len(failing):,} of {len(outputs):,} {unit}s {'was' if len(failing) == 1 else 'were'} not compared"
 
 
 def _say_share_differs(differing: int, total: int, unit: str) -> str:
@@ -295,6 +315,7 @@ def describe_passing(comparison: Comparison) -> str:
         (totals.shape, "of different shapes"),
         (totals.not_finite, "not finite"),
         (totals.not_compared, "not compared"),
+        (sum(pair.differs_only_in_dtype for pair in counting), "of different dtypes"),
         (len(alone) - totals.unreached, "without a partner"),
         (totals.unreached, "never reached"),
     ]
@@ -350,10 +371,9 @@ def describe_outputs(view: RecordingView) -> str:
         if len(view.outputs) == 1:
             return f"the final output agrees{difference}"
         return f"{_say_all(len(view.outputs), 'final output', 'agrees', 'agree')}{difference}"
-    failing = sum(not pair.verdict.passed for pair in view.outputs)
-    if not failing:
+    if all(pair.verdict.passed for pair in view.outputs):
         return "a final output has no partner"
-    return f"{_say_share_differs(failing, len(view.outputs), 'final output')}{difference}"
+    return f"{_say_outputs_differ(view.outputs, 'final output')}{difference}"
 
 
 def describe_cut_off(view: RecordingView) -> str:

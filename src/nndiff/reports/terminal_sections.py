@@ -35,7 +35,7 @@ from nndiff.reports.layers import (
     rank_gradients,
     view_recordings,
 )
-from nndiff.reports.tables import ALWAYS, Cell, Column, format_table, shorten
+from nndiff.reports.tables import ALWAYS, UNKNOWN, Cell, Column, format_table, shorten
 from nndiff.result import SIDES, Comparison, Finding, Leftover, Pair, Side
 from nndiff.result_json import is_guess
 from nndiff.text import first_few, printable
@@ -422,7 +422,7 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
 def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cell]:
     if isinstance(row, Gap):
         sides = [*_gap_cells(row.forward), *_gap_cells(row.backward)]
-        return [Cell(""), Cell(row.text, "dim"), *sides, Cell(""), Cell(""), Cell("")]
+        return [Cell(""), Cell(row.text, "dim"), *sides, UNKNOWN, UNKNOWN, UNKNOWN]
     # what differs after the first divergence inherits, as far as anybody knows
     style = "bold" if row.first else "dim" if has_first and not row.passed else ""
     bright = row.first or not has_first

@@ -67,13 +67,14 @@ _METHODS = {
     "statistics": "similar statistics",
     "call": "call order",
 }
-GUESS_NOTE = "values differ, so probably not the same layer"
+GUESS_NOTE = "values differ, so perhaps not the same layer"
 _REASONS = {
     PartingReason.INPUTS_DIFFER: "the two models were given different inputs",
     PartingReason.OWN_ERROR: "its output is out of tolerance while its inputs agree",
     PartingReason.FIRST_OUT: "this is the first output out of tolerance; its inputs were not recorded",
     PartingReason.BETWEEN_SITES: "this is the first output out of tolerance; the cause lies between recorded layers",
     PartingReason.NOT_KEPT: "its values differ; the recording kept too little to say by how much",
+    PartingReason.DTYPE: "its values agree, its dtype does not",
     PartingReason.LOSS: "the outputs agree, the loss does not",
     PartingReason.GRADIENT: "the outputs agree; this is the first gradient that does not",
     PartingReason.GRADIENT_MISSING: "one side has no gradient here",
@@ -266,7 +267,7 @@ def describe_relation(pair: Pair) -> str:
         return ""
     text = printable(pair.related.relation.text)
     if pair.related.accepted:
-        return f"≈ after {text}"
+        return f"≈ after {text}" if pair.verdict.passed else f"compared after {text}"
     return f"agrees after {text}: --accept {pair.related.relation.kind.value}"
 
 
@@ -279,8 +280,12 @@ def describe_guess(pair: Pair) -> str:
 
 def describe_guesses(view: RecordingView) -> str:
     """Return why the guessed layers that differ are evidence only; empty where there are none."""
-    notes = dict.fromkeys(describe_guess(pair) for row in view.rows for pair in row.pairs)
-    return "; ".join(note for note in notes if note)
+    methods: dict[str, None] = {}
+    for row in view.rows:
+        for pair in row.pairs:
+            if is_guess(pair) and not pair.verdict.passed:
+                methods[name_method(pair.method)] = None
+    return f"paired only by {' or '.join(methods)}; {GUESS_NOTE}" if methods else ""
 
 
 def describe_remark(pair: Pair) -> str:
@@ -418,14 +423,15 @@ def hint_leftover(leftover: Leftover) -> str:
 
 
 def name_extra_outputs(extra: Sequence[Leftover]) -> str:
-    """Name the outputs that only one side returns."""
+    """Name the outputs that only one side returns, those of one container together."""
     parts = []
     for side in SIDES:
-        names = []
+        places: Counter[str] = Counter()
         for leftover in extra:
-            if leftover.side == side:
-                path = leftover.site.path if leftover.site else ""
-                names.append(printable(path or leftover.name, 80))
+            if leftover.side == side and leftover.site is not None and leftover.site.slot is Slot.OUTPUT:
+                container = leftover.site.path.partition(".")[0]
+                places[printable(f"output.{container}" if container else "output", 80)] += 1
+        names = [f"{place} ({count:,} tensors)" if count > 1 else place for place, count in places.items()]
         if names:
             parts.append(f"only the {side} returns {first_few(names, 2)}")
     return ", ".join(parts)

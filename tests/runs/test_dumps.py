@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from planted_trainings import build_model, train
+from safetensors.torch import save_file
 
 from nndiff.errors import NndiffError
 from nndiff.runs.dumps import find_dumps, open_dumps

@@ -109,7 +109,7 @@ def measure_distances(reference: StepTensors, candidate: StepTensors, pairs: Row
 
 def _scale_atols(pairs: RowPairs, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the absolute tolerance of each pair; gradients and states below 1 have it on their own scale."""
-    atols = pairs.atols.copy()
+    atols: NDArray[np.float64] = pairs.atols.copy()
     for scale in np.unique(pairs.scales[pairs.scales > 0]):
         alike = pairs.scales == scale
         floor = NOISE_SHARE_OF_KIND * sizes[alike].max(initial=0.0)

@@ -185,10 +185,12 @@ def _sketch_with_numpy(
     if measured.stats is not None:
         stats = measured.stats
         statistics[:] = stats.l2, stats.mean, stats.std, stats.min, stats.max, stats.nonfinite
+    if row.size == 0:
+        return
     with np.errstate(all="ignore"):
-        if row.size == raw.count * _NUMBERS_PER_ELEMENT.get(raw.dtype, 0):
+        if row.size == raw.count * _NUMBERS_PER_ELEMENT[raw.dtype]:
             row[:] = _read_numbers(dtype.decode(elements))
-        elif row.size:
+        else:
             row[:] = _sketch_elements(elements, dtype, row.size, seed)
 
 

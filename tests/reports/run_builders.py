@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from report_builders import HOSTILE
 
-from nndiff.result import Comparison, Finding, Judgement, Side
+from nndiff.result import CANDIDATE, REFERENCE, Comparison, Finding, Judgement, Leftover, LeftoverReason, Side
 from nndiff.run_facts import (
     ALL,
     BUFFERS,
@@ -289,6 +289,16 @@ def run_one_step() -> Comparison:
     return comparison(facts)
 
 
+def run_leftovers() -> Comparison:
+    """Return equal steps of models of which each has a tensor that the other lacks."""
+    steps = tuple(step(number, 0.0) for number in range(3))
+    alone = (
+        Leftover("runs/ours", REFERENCE, "aux.weight", (10, 4), "float32", LeftoverReason.NO_PARTNER),
+        Leftover("runs/ours", CANDIDATE, "extra.bias", (10,), "float32", LeftoverReason.NO_PARTNER),
+    )
+    return comparison(RunFacts("runs/ours", steps, parting(), parting()), leftovers=alone)
+
+
 def run_long() -> Comparison:
     """Return 2,000 steps."""
     return comparison(facts_of(count=2000))
@@ -337,5 +347,6 @@ CASES: dict[str, Callable[[], Comparison]] = {
     "run-dumps": run_dumps,
     "run-several": run_several,
     "run-one": run_one_step,
+    "run-leftovers": run_leftovers,
     "run-hostile": run_hostile,
 }

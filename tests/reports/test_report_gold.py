@@ -24,7 +24,7 @@ def test_the_document_is_the_one_kept(name: str, case: str) -> None:
 
 
 # Of the longer runs the formats that people read: those for programs repeat themselves step by step.
-SHORT_RUNS = ("run-nothing", "run-dumps", "run-several", "run-one")
+SHORT_RUNS = ("run-nothing", "run-dumps", "run-several", "run-one", "run-leftovers")
 READ_RUNS = ("run", "run-rounding", "run-same", "run-close")
 RUN_DOCUMENTS = [
     *((name, case) for name in FORMATS for case in SHORT_RUNS),

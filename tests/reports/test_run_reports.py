@@ -48,6 +48,10 @@ PLAIN = ReportOptions(width=100, color=False)
         ("run-dumps", "different: the trainings part at step 1: the loss differs first"),
         ("run-one", "different: the trainings part at epoch 0, batch 0: weights differ first in fc.bias"),
         (
+            "run-leftovers",
+            "different: what both have agrees at all 3 steps, 2 tensors (aux.weight first) have no partner",
+        ),
+        (
             "run-several",
             "different: 2 of 3 candidates part from the reference; runs/b parts from the start: "
             "the weights differ before the first step, farthest in fc.weight",

@@ -225,8 +225,7 @@ RUNS = OptionGroup(
         option(
             "--filter",
             choices=("all", "mlp", "backbone"),
-            default="all",
-            help="also report the parameters of the head (mlp: names with mlp or fc) or of the rest (backbone)",
+            help="let only the head (mlp: names with mlp or fc) or the rest (backbone) decide (default: all)",
         ),
         option(
             "--output-dir",

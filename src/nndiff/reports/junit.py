@@ -53,7 +53,7 @@ def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
         else:
             cases.append(case)
     for leftover in comparison.leftovers:
-        case = _make_leftover_case(comparison, label, leftover, first)
+        case = make_leftover_case(comparison, label, leftover, first)
         if first is not None and leftover.name == first.name and first_case is None:
             first_case = case
         else:
@@ -167,9 +167,10 @@ def _list_details(pair: Pair) -> list[str]:
     return lines
 
 
-def _make_leftover_case(
-    comparison: Comparison, label: str, leftover: Leftover, first: FirstDivergence | None
+def make_leftover_case(
+    comparison: Comparison, label: str, leftover: Leftover, first: FirstDivergence | None = None
 ) -> ET.Element:
+    """Return the testcase of a tensor that only one side has."""
     where = f"only in the {leftover.side}"
     name = f"{printable(leftover.name)} ({where})"
     explanation = wording.explain_leftover(leftover)

@@ -229,7 +229,8 @@ def _show_groups(comparison: Comparison, options: ReportOptions) -> Iterator[str
     yield from format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
 
 
-def _show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+def show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    """Yield the tensors that only one side has."""
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if not leftovers:
@@ -394,7 +395,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_candidates,
     _show_pairs,
     _show_groups,
-    _show_leftovers,
+    show_leftovers,
 )
 RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_headline,
@@ -408,5 +409,5 @@ RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_other_pairs,
     _show_details,
     _show_groups,
-    _show_leftovers,
+    show_leftovers,
 )

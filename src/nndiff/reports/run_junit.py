@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from nndiff.reports import ReportOptions, run_wording, summary, wording
 from nndiff.reports.figures import format_name, format_number
-from nndiff.reports.junit import ERROR, FAILURE, SKIPPED, count_cases, make_case, make_properties
+from nndiff.reports.junit import ERROR, FAILURE, SKIPPED, count_cases, make_case, make_leftover_case, make_properties
 from nndiff.result import Comparison, Side
 from nndiff.run_facts import ALL, RunFacts, StepComparison
 from nndiff.run_summary import CurveKind
@@ -63,6 +63,7 @@ def _make_cases(comparison: Comparison, label: str, facts: RunFacts) -> list[ET.
         cases.append(make_case(label, f"first divergence at {parting.name}", tag, message, message))
     for step in facts.steps:
         cases.append(_make_step_case(comparison, label, step, run_wording.name_step(first.mark) if first else ""))
+    cases += [make_leftover_case(comparison, label, leftover) for leftover in comparison.leftovers]
     alone = run_wording.describe_unmatched(facts)
     if alone:
         cases.append(make_case(label, "steps of one side alone", SKIPPED, alone, alone))

@@ -14,6 +14,7 @@ from nndiff.reports.markdown import (
     format_headline,
     format_hidden,
     format_table,
+    show_leftovers,
 )
 from nndiff.reports.sparkline import draw_sparkline
 from nndiff.result import Comparison
@@ -144,5 +145,6 @@ SECTIONS: tuple[Section, ...] = (
     _show_quantities,
     _show_curves,
     _show_sentences,
+    show_leftovers,
     _show_steps,
 )

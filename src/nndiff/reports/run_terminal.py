@@ -24,6 +24,7 @@ from nndiff.reports.terminal_sections import (
     make_console,
     name_width,
     show_finding,
+    show_leftovers,
 )
 from nndiff.result import Comparison
 from nndiff.run_facts import ALL, RunFacts, StepComparison
@@ -247,5 +248,6 @@ SECTIONS: tuple[Section, ...] = (
     _show_curves,
     _show_sentences,
     _show_facts,
+    show_leftovers,
     _show_steps,
 )

@@ -20,7 +20,7 @@ from nndiff.run_facts import (
     StepMark,
 )
 from nndiff.run_summary import CurveKind, choose_loss, largest_error, split_evenly
-from nndiff.text import first_few, plural, printable
+from nndiff.text import counted, first_few, plural, printable
 from nndiff.verdict import Outcome, Verdict
 
 QUANTITY_LABELS = {
@@ -115,15 +115,30 @@ def _describe_parting(comparison: Comparison) -> str:
     if len(comparison.candidates) > 1:
         start = f"{failed} of {len(comparison.candidates)} candidates part from the reference; "
     if facts is None or facts.first_divergence is None:
-        totals = comparison.totals
-        differing = totals.pairs - totals.matched
-        return f"{start}{differing:,} of {plural(totals.pairs, 'step')} {'differs' if differing == 1 else 'differ'}"
+        return start + _describe_rest(comparison)
     first = facts.first_divergence
     who = printable(facts.candidate, 60) + " parts" if start else "the trainings part"
     where = f" in {format_name(first.tensor)}" if first.tensor is not None else ""
     if first.quantity is Quantity.INITIAL_WEIGHTS:
         return f"{start}{who} from the start: {_PARTED[first.quantity]}{', farthest' + where if where else ''}"
     return f"{start}{who} at {name_step(first.mark)}: {_PARTED[first.quantity]}{where}"
+
+
+def _describe_rest(comparison: Comparison) -> str:
+    """Say what differs where no step is out of tolerance: tensors of one side alone, or such as were not kept."""
+    totals = comparison.totals
+    differing = totals.pairs - totals.matched
+    parts = []
+    if differing or not comparison.leftovers:
+        parts.append(f"{differing:,} of {plural(totals.pairs, 'step')} {'differs' if differing == 1 else 'differ'}")
+    elif totals.pairs:
+        parts.append(
+            f"what both have agrees at {'the only step' if totals.pairs == 1 else f'all {totals.pairs:,} steps'}"
+        )
+    if comparison.leftovers:
+        names = [format_name(leftover.name) for leftover in comparison.leftovers]
+        parts.append(f"{counted(names, 'tensor')} {'has' if len(names) == 1 else 'have'} no partner")
+    return ", ".join(parts)
 
 
 def list_harmless_causes(comparison: Comparison) -> list[str]:

@@ -285,7 +285,8 @@ def _verdict_cell(pair: Pair) -> Cell:
     return Cell(wording.describe_verdict(pair), "dim" if guessed else STYLES[pair.verdict])
 
 
-def _show_leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+def show_leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield the tensors that only one side has."""
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if leftovers:
@@ -557,7 +558,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_candidates,
     _show_facts,
     _show_pairs,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
 )
 RECORDING_SECTIONS: tuple[Section, ...] = (
@@ -571,7 +572,7 @@ RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_gradients,
     _show_other_pairs,
     _show_details,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
     _show_summary,
 )

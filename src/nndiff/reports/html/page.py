@@ -345,7 +345,8 @@ def _list_numbers(pair: Pair) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
-def _show_leftovers(comparison: Comparison) -> Iterator[str]:
+def show_leftovers(comparison: Comparison) -> Iterator[str]:
+    """Yield the tensors that only one side has."""
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if not leftovers:
@@ -514,7 +515,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_candidates,
     _show_strip,
     _show_pairs,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
 )
 RECORDING_SECTIONS: tuple[Section, ...] = (
@@ -528,6 +529,6 @@ RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_layers,
     _show_gradients,
     _show_pairs,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
 )

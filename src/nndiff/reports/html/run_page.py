@@ -18,6 +18,7 @@ from nndiff.reports.html.page import (
     read_asset,
     render_page,
     show_findings,
+    show_leftovers,
     start_table,
     text_cell,
     text_columns,
@@ -177,5 +178,6 @@ SECTIONS: tuple[Section, ...] = (
     _show_curves,
     _show_quantities,
     _show_statistics,
+    show_leftovers,
     _show_steps,
 )

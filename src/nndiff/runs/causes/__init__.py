@@ -22,7 +22,6 @@ from nndiff.runs.causes.rounding import (
     explain_rounding,
     find_passes,
     find_remainder,
-    find_sudden_jump,
     is_rounding,
 )
 from nndiff.runs.causes.settings import find_settings
@@ -86,7 +85,7 @@ def explain_runs(case: RunCase) -> tuple[Finding, ...]:
     root = min((explanation.place for explanation in explanations), default=len(case.steps))
     explanations += [change for change in settings if change.place <= max(root, 0)]
     if not explanations and rounding is not None:
-        explanations = list(find_sudden_jump(case)) or [explain_rounding(rounding)]
+        explanations = [explain_rounding(rounding)]
     elif not explanations:
         explanations = list(find_remainder(case, onsets[0] if onsets else None))
     explanations.sort(key=lambda explanation: explanation.place)

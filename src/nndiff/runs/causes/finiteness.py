@@ -15,7 +15,6 @@ from nndiff.runs.causes.updates import read_parameter_settings
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few, plural
 
-_TINY_GRADIENT = 1e-3  # share of the other side's gradient: what makes no update does not stay because it is frozen
 _STEPS_LOOKED_AT = 16  # recorded steps in which updates are counted
 
 
@@ -127,8 +126,7 @@ def find_frozen(onset: Onset) -> Iterator[Explanation]:
 def _should_move(onset: Onset, where: Where, name: str) -> bool:
     """Return False if a parameter that stays has next to no gradient, or moves on the other side by rounding alone."""
     case, place = onset.case, onset.place
-    norms = [case.statistics(side, place, TensorKind.GRADIENT, name) for side in (where, Where(1 - where))]
-    if norms[0] is not None and norms[1] is not None and 0 < norms[0][0] < _TINY_GRADIENT * norms[1][0]:
+    if name in onset.noise:
         return False
     partner = read_step(case, Where(1 - where), place, name) if onset.knows_before else None
     return partner is None or float(np.linalg.norm(partner.update)) > partner.rounding

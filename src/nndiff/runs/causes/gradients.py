@@ -60,7 +60,7 @@ def _find_missing(onset: Onset) -> Iterator[Explanation]:
     case, place = onset.case, onset.place
     gradients = [list_gradients(case, where, place) for where in Where]
     for where in Where:
-        names = [name for name in gradients[1 - where] if name not in gradients[where]]
+        names = [name for name in gradients[1 - where] if name not in gradients[where] and name not in onset.noise]
         if not names or not gradients[where]:
             continue
         trainable = case.run(where).description.trainable
@@ -89,7 +89,7 @@ def _find_accumulated(onset: Onset) -> Iterator[Explanation]:
     for where in Where:
         now, fresh = (list_gradients(case, side, place) for side in (where, Where(1 - where)))
         old = list_gradients(case, where, onset.before)
-        names = [name for name in now if name in fresh and name in old]
+        names = [name for name in now if name in fresh and name in old and name not in onset.noise]
         if not names:
             continue
         target, column, earlier = (np.concatenate([rows[name] for name in names]) for rows in (now, fresh, old))
@@ -115,7 +115,7 @@ def _find_scaled(onset: Onset) -> Iterator[Explanation]:
     """Yield that gradients differ by one factor: clipped, accumulated, averaged otherwise."""
     case, place = onset.case, onset.place
     gradients = [list_gradients(case, where, place) for where in Where]
-    names = [name for name in gradients[0] if name in gradients[1]]
+    names = [name for name in gradients[0] if name in gradients[1] and name not in onset.noise]
     if not names:
         return
     changed: list[str] = []
@@ -189,7 +189,7 @@ def _explain_norm_cap(onset: Onset, factor: float, names: Sequence[str]) -> Expl
         return None
     evidence = (
         f"{name_step(case, place)}: the {name_side(where)}'s gradient norm is {cap:.6g} against {partners[0]:.4g}, "
-        f"with the same direction; it reaches {cap:.6g} in {reached} of {len(norms)} recorded steps and never exceeds it"
+        f"with the same direction; it reaches {cap:.6g} in {reached} of {len(norms)} recorded steps, never more"
     )
     repair = f"clip gradients on both sides or on neither: the {name_side(where)} clips their norm at {cap:.4g}"
     return explain(case, place, Cause.GRADIENTS_CLIPPED, names, evidence, repair, 0.95 if reached >= 2 else 0.85)

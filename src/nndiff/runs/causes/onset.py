@@ -55,6 +55,14 @@ class Onset:
         return all(self.measure(self.before, kind) <= ROUNDING_SHARE for kind in kinds)
 
     @cached_property
+    def equal_start(self) -> bool:
+        """Return True if both runs make the step from the same weights and buffers, bit for bit, and the same data."""
+        if not self.same_start:
+            return False
+        kinds = (TensorKind.WEIGHT, TensorKind.BUFFER)
+        return not any(list_unequal(self.case, self.before, kind) for kind in kinds)
+
+    @cached_property
     def same_loss(self) -> bool | None:
         """Return True if the losses of the step are equal, rounding aside; None if a side has none."""
         losses = read_losses(self.case, self.place)
@@ -87,6 +95,24 @@ class Onset:
             return self.knows_before
         states = self.case.state_names(Where.REFERENCE, self.before)
         return all(self.measure(self.before, TensorKind.STATE, state) <= ROUNDING_SHARE for state in states)
+
+    def list_noise(self, where: Where) -> frozenset[str]:
+        """Return the parameters whose gradient is so small beside the others that it is made of rounding.
+
+        That of a bias before batch norm is one: it would be 0, and whatever is done to it tells nothing.
+        """
+        norms = {}
+        for name in self.case.parameter_names:
+            statistics = self.case.statistics(where, self.place, TensorKind.GRADIENT, name)
+            if statistics is not None:
+                norms[name] = float(statistics[0])
+        limit = ROUNDING_SHARE * math.sqrt(sum(norm**2 for norm in norms.values()))
+        return frozenset(name for name, norm in norms.items() if 0 < norm <= limit)
+
+    @cached_property
+    def noise(self) -> frozenset[str]:
+        """Return the parameters whose gradient is made of rounding on a side."""
+        return self.list_noise(Where.REFERENCE) | self.list_noise(Where.CANDIDATE)
 
     def measure(self, place: int, kind: TensorKind, state: str = "") -> float:
         """Return the relative distance of all tensors of a kind at a place; one that a side lacks counts as zeros.

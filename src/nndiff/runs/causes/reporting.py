@@ -112,7 +112,7 @@ def _name_ratio(case: RunCase, ratio: float) -> str:
 def find_reported_loss(onset: Onset) -> Iterator[Explanation]:
     """Yield that the losses of a step differ while its weights, data and gradients are equal."""
     case, place = onset.case, onset.place
-    if not onset.same_start or onset.same_loss is not False or not onset.same_gradients:
+    if not onset.equal_start or onset.same_loss is not False or not onset.same_gradients:
         return
     losses = read_losses(case, place)
     if losses is None:

@@ -9,13 +9,22 @@ import numpy as np
 from nndiff.findings.causes import Cause
 from nndiff.run_facts import GrowthKind, Quantity
 from nndiff.runs.case import INITIAL, RunCase, Where
-from nndiff.runs.causes.onset import ROUNDING_SHARE, Explanation, Onset, explain, list_unequal, name_step, number_places
+from nndiff.runs.causes.onset import (
+    ROUNDING_SHARE,
+    Explanation,
+    Onset,
+    explain,
+    list_unequal,
+    name_step,
+    number_places,
+    read_losses,
+)
 from nndiff.runs.causes.parameter_steps import read_step
 from nndiff.runs.causes.randomness import draws_random_numbers
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
 
-_SUDDEN = 1000.0  # times the usual increase of the distance: rounding does not grow like that in one step
+_STEEP = 1e4  # times the distance of the weights: a loss that moves by more is not the same function of them
 _FEW_ROUNDINGS = 1e-6  # relative distance of weights after some steps that rounding alone makes
 _WORDS = {
     Quantity.INITIAL_WEIGHTS: "initial weights",
@@ -74,24 +83,16 @@ def explain_rounding(onset: Onset) -> Explanation:
         f"the first difference, at {name_step(case, place)}, has the size of rounding ({', '.join(sizes)}), everything "
         f"before it is equal{grown}"
     )
-    repair = "nothing to repair: other kernels or another order of sums; to be sure, train some steps in float64"
     confidence = 0.9 if onset.knows_before else 0.6
+    if case.facts.jumps:
+        jump = max(case.facts.jumps, key=lambda jump: jump.factor)
+        at = name_step(case, number_places(case)[jump.mark.number])
+        evidence += (
+            f"; at {at} it grows {jump.factor:.0f} times as fast as before, as where a ReLU or a maximum switches"
+        )
+        confidence = min(confidence, 0.7)
+    repair = "nothing to repair: other kernels or another order of sums; to be sure, train some steps in float64"
     return explain(case, place, Cause.ROUNDING, (), evidence, repair, confidence, harmless=True)
-
-
-def find_sudden_jump(case: RunCase) -> Iterator[Explanation]:
-    """Yield that a distance of rounding size suddenly grows and nothing explains it."""
-    places = number_places(case)
-    for jump in case.facts.jumps:
-        if jump.factor > _SUDDEN and jump.mark.number in places:
-            place = places[jump.mark.number]
-            evidence = (
-                f"{name_step(case, place)}: the distance of the weights, of rounding size before, grows {jump.factor:.0f} "
-                f"times as fast as usual, most in {jump.tensor}"
-            )
-            repair = "look at what happens in this step on one side only"
-            yield explain(case, place, Cause.UNEXPLAINED, (jump.tensor,), evidence, repair, 0.5)
-            return
 
 
 def find_passes(onset: Onset) -> Iterator[Explanation]:
@@ -101,14 +102,20 @@ def find_passes(onset: Onset) -> Iterator[Explanation]:
         return
     step = name_step(case, place)
     equal = "weights, buffers and data" if case.facts.steps[place].same_data else "weights and buffers"
-    if onset.same_loss is False and onset.same_gradients is not True:
-        evidence = f"{equal} are equal right before {step}, its loss is not: the forward pass or the loss differs"
+    losses = read_losses(case, place)
+    if losses is not None and onset.same_loss is False and onset.same_gradients is not True:
+        if abs(losses[1] - losses[0]) <= _STEEP * onset.measure(onset.before, TensorKind.WEIGHT) * abs(losses[0]):
+            return
+        evidence = (
+            f"{equal} are equal right before {step}, its loss is not ({losses[0]:.6g} against {losses[1]:.6g}): the "
+            "forward pass or the loss function differs"
+        )
         if draws_random_numbers(case):
             evidence += "; both sides draw as many random numbers, so another dropout rate is possible"
         repair = "compare one forward pass: nndiff run REF_MODEL CAND_MODEL, in train mode, with a batch of this step"
         yield explain(case, place, Cause.FORWARD_PASS, (), evidence, repair, 0.8)
-    elif onset.same_gradients is False:
-        names = list_unequal(case, place, TensorKind.GRADIENT)
+    elif onset.same_gradients is False and onset.equal_start:  # the least drift may switch a ReLU
+        names = [name for name in list_unequal(case, place, TensorKind.GRADIENT) if name not in onset.noise]
         known = "and the loss are equal" if onset.same_loss else "are equal; the loss is not known"
         evidence = (
             f"{step}: {equal} {known}, the gradients of {len(names)} parameters are not, going backwards first in "

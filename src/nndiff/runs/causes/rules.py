@@ -81,7 +81,8 @@ def compute_direction(step: ParameterStep, settings: Settings, eps: float) -> Ro
     if "beta1" not in settings or "beta2" not in settings:
         return None
     mean = step.after[MEAN] / (1 - settings["beta1"] ** step.count)
-    direction: Row = mean / (np.sqrt(squares / (1 - settings["beta2"] ** step.count)) + eps)
+    root = np.sqrt(squares / (1 - settings["beta2"] ** step.count)) + eps
+    direction: Row = np.divide(mean, root, out=np.zeros_like(mean), where=root > 0)
     return direction
 
 
@@ -129,7 +130,17 @@ def solve_settings(rule: Rule, step: ParameterStep, settings: Settings) -> dict[
     """Return the settings that reproduce a step of a parameter, by least squares; {} if none do."""
     if step.gradient is None or not step.gradient.any() or not step.update.any():
         return {}
-    return _solve_sgd(step) if rule is Rule.SGD else _solve_adam(step, settings)
+    solved = _solve_sgd(step) if rule is Rule.SGD else _solve_adam(step, settings)
+    is_possible = all(_is_possible(name, estimate) for name, estimate in solved.items())
+    return solved if is_possible else {}
+
+
+def _is_possible(name: str, estimate: Estimate) -> bool:
+    """Return False for a value that no optimiser takes: then what was fitted is something else."""
+    slack = SURE * estimate.error
+    if name in ("beta1", "beta2", "momentum"):
+        return -slack <= estimate.value < 1
+    return estimate.value >= -slack
 
 
 def _solve_sgd(step: ParameterStep) -> dict[str, Estimate]:

@@ -30,9 +30,10 @@ CAUSES = {
 _WORDS = {"lr": "learning rate", "beta1": "beta 1", "beta2": "beta 2"}
 SWITCHES = frozenset({"nesterov", "amsgrad", "maximize", "centered", "decoupled_weight_decay"})
 # How an optimiser computes, or what a scheduler notes down: nothing of it changes a step.
-_IGNORED = frozenset(
-    "foreach fused capturable differentiable initial_lr max_lr min_lr base_lr max_momentum base_momentum swa_lr".split()
-)
+_IGNORED = frozenset({
+    "foreach", "fused", "capturable", "differentiable",
+    "initial_lr", "max_lr", "min_lr", "base_lr", "max_momentum", "base_momentum", "swa_lr",
+})  # fmt: skip
 _BETAS = {"betas.0": "beta1", "betas.1": "beta2"}
 SAME_SETTING = 1e-6  # relative: a schedule computed in float32 or in another order is the same schedule
 COUPLED, DECOUPLED = "Adam", "AdamW"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nndiff.findings.causes import Cause
@@ -59,10 +59,11 @@ def find_updates(onset: Onset) -> Iterator[Explanation]:
     later = place + 1
     if place == 0 and _has_unrecorded_momentum(case) and later < len(case.steps) and case.is_consecutive(later):
         place = later  # the first step does not tell Nesterov's momentum from a larger rate
-    sides = _read_side(case, Where.REFERENCE, place), _read_side(case, Where.CANDIDATE, place)
+    names = [name for name in case.parameter_names if name not in onset.noise]
+    sides = _read_side(case, Where.REFERENCE, place, names), _read_side(case, Where.CANDIDATE, place, names)
     explanations: dict[str, Explanation] = {}
-    for setting, names in _compare_values(sides).items():
-        explanation = _explain_setting(onset, setting, names, sides)
+    for setting, members in _compare_values(sides).items():
+        explanation = _explain_setting(onset, setting, members, sides)
         explanations[explanation.finding.cause] = explanation
     if onset.same_start and onset.same_state_before and onset.same_gradients is not False:
         for explanation in _compare_updates(onset, sides):
@@ -81,10 +82,8 @@ def _join(case: RunCase, solved: Explanation, compared: Explanation) -> Explanat
 
 
 def _has_unrecorded_momentum(case: RunCase) -> bool:
-    for where in Where:
-        if MOMENTUM_BUFFER in case.state_names(where, 0) and not read_groups(case, where, 0):
-            return True
-    return False
+    """Return True if a side uses momentum, and nobody recorded which."""
+    return any(MOMENTUM_BUFFER in case.state_names(where, 0) and not read_groups(case, where, 0) for where in Where)
 
 
 def read_parameter_settings(case: RunCase, where: Where, place: int) -> dict[str, Settings]:
@@ -97,14 +96,14 @@ def read_parameter_settings(case: RunCase, where: Where, place: int) -> dict[str
     return settings
 
 
-def _read_side(case: RunCase, where: Where, place: int) -> dict[str, SideStep]:
+def _read_side(case: RunCase, where: Where, place: int, names: Sequence[str]) -> dict[str, SideStep]:
     """Return what is known of the updates of one run, by parameter."""
     optimizer = name_optimizers(case)[where]
     rule = choose_rule(optimizer, [state for state in case.state_names(where, place) if state != COUNTER])
     recorded = read_parameter_settings(case, where, place)
     earlier = read_parameter_settings(case, where, place - 1) if place > 0 else {}
     sides = {}
-    for name in case.parameter_names:
+    for name in names:
         step = read_step(case, where, place, name)
         settings = recorded.get(name, {})
         if step is None or rule is None:
@@ -196,7 +195,7 @@ def _compare_updates(
     case, place = onset.case, onset.place
     rates: dict[str, float] = {}
     decays: dict[str, float] = {}
-    for name in case.parameter_names:
+    for name in sides[0]:
         reference, candidate = (sides[where][name] for where in Where)
         if reference.get_value("lr") is not None and candidate.get_value("lr") is not None:
             continue  # replayed on both sides

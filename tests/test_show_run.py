@@ -29,13 +29,7 @@ def test_steps_and_what_was_kept_of_them(run: Path) -> None:
     assert "  tensors   weight 6, buffer 3, gradient 6, step 6, exp_avg 6, exp_avg_sq 6" in lines
     header, *rows = [line.split() for line in lines[-6:]]
     assert header == ["step", "epoch", "batch", "loss", "lr/0", "grad_norm", "data", "tensors"]
-    assert [row[:3] for row in rows] == [
-        ["0", "0", "0"],
-        ["1", "0", "1"],
-        ["2", "0", "2"],
-        ["3", "0", "3"],
-        ["4", "1", "0"],
-    ]
+    assert [" ".join(row[:3]) for row in rows] == ["0 0 0", "1 0 1", "2 0 2", "3 0 3", "4 1 0"]
     assert [row[-1] == "kB" for row in rows] == [True, False, True, False, True]
 
 
@@ -45,7 +39,7 @@ def test_json_and_quiet(run: Path) -> None:
     assert body["steps"][1]["bytes"] is None
     assert body["steps"][2]["bytes"] > 1000
     assert "grad_norm" in body["steps"][2]["scalars"]
-    assert "step" not in nndiff("show", run, "-q").stdout.split()
+    assert "grad_norm" not in nndiff("show", run, "-q").stdout
 
 
 def test_what_makes_no_sense_for_a_run(run: Path, tmp_path: Path) -> None:

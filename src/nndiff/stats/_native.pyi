@@ -46,6 +46,12 @@ def measure(
 def hashes(address: int, size: int, threads: int, /) -> bytes:
     """Return the hashes of the parts of bytes in memory."""
 
+def sketch(tensors: Buffer, seed: int, threads: int, hashes: Buffer, moments: Buffer, rows: Buffer, /) -> None:
+    """Fill the hashes, moments and rows of tensors; each tensor is address, elements, type, width, start of its row."""
+
+def hash_rows(array: Buffer, rows: int, threads: int, /) -> bytes:
+    """Return a hash of eight bytes for each row of some bytes."""
+
 def same(address: int, other: int, size: int, /) -> bool:
     """Tell whether the bytes at two places in memory are the same."""
 

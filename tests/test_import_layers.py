@@ -20,7 +20,7 @@ FLOORS = (
     "diagnosis findings runs",
     "comparison batches",
     "reports",
-    "api",
+    "api integrations",
     "commands demo",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}

@@ -20,10 +20,11 @@ COMMANDS = {
     "record": "run a model once and save what every layer did, forward and backward",
     "show": "show what is inside: names, shapes, dtypes, statistics",
     "report": "render a saved result again, in any format, at any tolerance",
+    "prune": "thin out a recorded training",
     "demo": "see it all on small built-in models",
 }
 
-_RUN_NO_MODELS = ("diff", "run", "show", "report")  # in this process
+_RUN_NO_MODELS = ("diff", "run", "show", "report", "prune")  # in this process
 _USAGE_ERROR = 2
 
 _DESCRIPTION = """\

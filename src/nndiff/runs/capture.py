@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def list_parameters(model: torch.nn.Module) -> Parameters:
 
 
 def collect_families(
-    model: torch.nn.Module, parameters: Parameters, optimizer: Any, with_gradients: bool
+    model: torch.nn.Module, parameters: Parameters, optimizers: Sequence[Any], with_gradients: bool
 ) -> list[_Family]:
     """Return weights, buffers, gradients and optimizer state, each tensor once and by the model's name of it."""
     buffers: Rows = [(name, buffer) for name, buffer in model.named_buffers() if not is_lazy(buffer)]
@@ -65,7 +65,7 @@ def collect_families(
         gradients = [(name, parameter.grad) for name, parameter in parameters if parameter.grad is not None]
         families.append(_Family(TensorKind.GRADIENT, "", GRADIENT_BUDGET, gradients))
     states: dict[str, Rows] = {}
-    if optimizer is not None:
+    for optimizer in optimizers:
         for name, parameter in parameters:
             for state, value in _list_state(optimizer.state.get(parameter)):
                 states.setdefault(state, []).append((name, value))
@@ -196,10 +196,15 @@ def compute_gradient_norm(tensors: StepTensors) -> float | None:
     return math.nan if nonfinite.any() else math.sqrt(float(norms @ norms))
 
 
-def read_hyper_parameters(optimizer: Any) -> dict[str, float]:
-    """Return every number in the parameter groups of an optimizer, by name and group: lr/0, betas.0/0."""
+def list_groups(optimizers: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the parameter groups of all optimizers."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def read_hyper_parameters(optimizers: Sequence[Any]) -> dict[str, float]:
+    """Return every number in the parameter groups of optimizers, by name and group: lr/0, betas.0/0."""
     numbers: dict[str, float] = {}
-    for index, group in enumerate(optimizer.param_groups):
+    for index, group in enumerate(list_groups(optimizers)):
         for name, value in group.items():
             if name in _NOT_HYPER_PARAMETERS:
                 continue
@@ -237,18 +242,22 @@ def _list_numpy_state() -> Iterator[Any]:
         yield np.ascontiguousarray(leaf) if isinstance(leaf, np.ndarray) else repr(leaf).encode()
 
 
-def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside a wrapper (accelerate, Lightning)."""
-    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        optimizer = optimizer.optimizer
-    return optimizer
+def list_optimizers(optimizer: Any) -> tuple[Any, ...]:
+    """Return the optimizers that were given as one, several or none, out of their wrappers (accelerate, Lightning)."""
+    optimizers = []
+    for item in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+        while isinstance(getattr(item, "optimizer", None), torch.optim.Optimizer):
+            item = item.optimizer
+        if item is not None:
+            optimizers.append(item)
+    return tuple(optimizers)
 
 
-def name_groups(parameters: Parameters, optimizer: Any) -> tuple[tuple[tuple[str, ...], ...], int]:
+def name_groups(parameters: Parameters, optimizers: Sequence[Any]) -> tuple[tuple[tuple[str, ...], ...], int]:
     """Return the model's names of the parameters in each group, and how many of them the model does not have."""
     names = {id(parameter): name for name, parameter in parameters}
     groups, unknown = [], 0
-    for group in optimizer.param_groups:
+    for group in list_groups(optimizers):
         known = [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
         unknown += len(group["params"]) - len(known)
         groups.append(tuple(known))

@@ -86,11 +86,7 @@ class RecordedRun:
 
     def read_tensors(self, step: int | None) -> StepTensors:
         """Return the tensors of the step at this place in `steps`; None: the state before the first."""
-        line = self.lines.initial if step is None else self.lines.steps[step]
-        if line is None or line.state is None or line.layout is None:
-            raise LookupError("no tensors were recorded there; ask has_tensors or has_initial first")
-        layout = self.lines.layouts[line.layout]
-        state = read_state(self._find_state(line.state), layout)
+        layout, state = self._read_state(step)
         tensors = StepTensors(
             keys=layout.keys,
             shapes=layout.shapes,
@@ -105,6 +101,18 @@ class RecordedRun:
         # what follows from the layout is computed once for all steps that share it
         vars(tensors).update(rows=layout.rows, offsets=layout.offsets, counts=layout.counts)
         return tensors
+
+    def find_homes(self, step: int | None) -> set[int]:
+        """Return the numbers of the state files in which the whole tensors of a step are."""
+        homes = self._read_state(step)[1].homes
+        return set() if homes is None else set(homes.tolist()) - {-1}
+
+    def _read_state(self, step: int | None) -> tuple[Layout, State]:
+        line = self.lines.initial if step is None else self.lines.steps[step]
+        if line is None or line.state is None or line.layout is None:
+            raise LookupError("no tensors were recorded there; ask has_tensors or has_initial first")
+        layout = self.lines.layouts[line.layout]
+        return layout, read_state(self._find_state(line.state), layout)
 
     def _find_state(self, number: int) -> str:
         return os.path.join(self.path, name_state(number))

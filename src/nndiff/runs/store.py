@@ -33,11 +33,10 @@ class StateStore:
         numbers = [parse_state_name(name.removesuffix(PART_SUFFIX)) for name in os.listdir(folder)]
         self._next_state = 1 + max((number for number in numbers if number is not None), default=-1)
 
-    def read_homes(self, state_number: int, layout_number: int) -> set[int]:
-        """Remember where the whole tensors of a state are, and return the numbers of the files."""
+    def read_homes(self, state_number: int, layout_number: int) -> None:
+        """Remember where the whole tensors of a state are."""
         path = os.fspath(self._folder / name_state(state_number))
         self._note_homes(state_number, read_state(path, self._layouts[layout_number]))
-        return self._used_homes.get(state_number, set())
 
     def _note_homes(self, number: int, state: State) -> None:
         if state.homes is None:

@@ -560,11 +560,12 @@ class UsesWeights(nn.Module):
         return F.conv1d(self.before(x), self.conv.weight, self.conv.bias, padding=1)
 
 
-def test_weights_of_a_module_that_is_never_called_are_not_said_to_be_equal():
+@pytest.mark.parametrize("backward", [False, True])
+def test_weights_of_a_module_that_is_never_called_are_not_said_to_be_equal(backward):
     reference, candidate = nn.Sequential(UsesWeights()), nn.Sequential(UsesWeights())
     with torch.no_grad():
         candidate[0].conv.weight.mul_(1.1)
-    found = nndiff.compare(reference, candidate, inputs=torch.randn(2, 4, 8))
+    found = nndiff.compare(reference, candidate, inputs=torch.randn(2, 4, 8), backward=backward)
     assert found.first_divergence.name == "0:output"
     assert found.first_divergence.weights.differing == ("0.conv.weight",)
     (finding,) = [finding for finding in found.findings if finding.cause == "weights-differ"]
@@ -639,3 +640,30 @@ def test_what_was_not_compared_is_not_said_to_differ(tmp_path):
     printed = str(nndiff.compare(tmp_path / "a", tmp_path / "b"))
     assert "the output was not compared" in printed
     assert "output differs" not in printed
+
+
+class NormOfNorm(nn.Module):
+    """Hold two norms that nothing but their places tells apart, under any names."""
+
+    def __init__(self, names, eps):
+        super().__init__()
+        torch.manual_seed(0)
+        self.names = names
+        layers = (nn.Linear(8, 8), nn.LayerNorm(8, eps), nn.LayerNorm(8), nn.LayerNorm(8))
+        for name, layer in zip(names, layers, strict=True):
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        for name in self.names:
+            x = getattr(self, name)(x)
+        return x
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c", "d"), ("order", "part", "guess", "name")])
+def test_a_norm_of_a_norm_is_not_taken_for_the_first_one(names):
+    reference, x = NormOfNorm(("a", "b", "c", "d"), eps=1e-5), torch.randn(3, 8)
+    assert nndiff.compare(reference, NormOfNorm(names, eps=1e-5), inputs=x).exit_code == 0
+    found = nndiff.compare(reference, NormOfNorm(names, eps=0.3), inputs=x, atol=1e-4)
+    assert found.exit_code == 1  # though the norms after it make up for it, so that the outputs agree
+    assert found.first_divergence.name == "b:output"
+    assert found.pairs[-1].verdict.passed

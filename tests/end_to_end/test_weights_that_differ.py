@@ -216,6 +216,10 @@ def test_what_is_never_called_is_not_why_a_module_differs():
     made[1].load_state_dict(made[0].state_dict())
     with torch.no_grad():
         made[1][0].never.weight.add_(1.0)
-    result = nndiff.compare(*made, inputs=INPUT)
+    result = nndiff.compare(*made, inputs=INPUT, backward=True)
     assert result.first_divergence.weights.differing == ()
     assert "weights-differ" not in causes(result)
+    (maybe,) = [
+        finding for finding in nndiff.compare(*made, inputs=INPUT).findings if finding.cause == "weights-differ"
+    ]
+    assert maybe.confidence == 0.5  # without gradients nobody knows that it is not used

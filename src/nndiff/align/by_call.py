@@ -40,16 +40,39 @@ def pair_by_structure(pairs: CallPairs) -> None:
         same_structure = [_describe_structure(call) for call in holders] == [
             _describe_structure(call) for call in partners
         ]
-        if same_structure and not _values_contradict(holders, partners):
+        if same_structure and not _run_in_another_order(pairs, holders, partners):
             pairs.pair_all(zip(holders, partners, strict=True), Method.STRUCTURE, certain=True)
 
 
-def _values_contradict(holders: Sequence[Call], partners: Sequence[Call]) -> bool:
-    """Return True if calls at different places return nearly the same: layers of one form that run in another order."""
+def _run_in_another_order(pairs: CallPairs, holders: Sequence[Call], partners: Sequence[Call]) -> bool:
+    """Return True if calls at different places return nearly the same and are given the same: branches exchanged.
+
+    Calls that are not given the same are no branches: a norm of a norm returns nearly what the first one does.
+    """
     places = {call.key: place for place, call in enumerate(holders)}
     partner_places = {call.key: place for place, call in enumerate(partners)}
-    near = near_calls(holders, partners)
-    return any(places[call.key] != partner_places[partner.key] for call, partner in near)
+    displaced = []
+    for call, partner in near_calls(holders, partners):
+        if places[call.key] != partner_places[partner.key]:
+            displaced.append((call, partner))
+    partner_events = _map_events(pairs, holders, partners) if displaced else {}
+    for call, partner in displaced:
+        given = partner_events.get(call.inputs[0]) if call.inputs else None
+        if given is None or not partner.inputs or given == partner.inputs[0]:
+            return True
+    return False
+
+
+def _map_events(pairs: CallPairs, holders: Sequence[Call], partners: Sequence[Call]) -> dict[int, int]:
+    """Return the events of the reference with the candidate's for what is paired, and for calls taken in order."""
+    events: dict[int, int] = {}
+    for match in pairs.draft.matches.values():
+        reference, candidate = pairs.draft.reference[match.reference], pairs.draft.candidate[match.candidate]
+        events[reference.trace.order] = candidate.trace.order
+    for call, partner in zip(holders, partners, strict=True):
+        for output, partner_output in zip(call.outputs, partner.outputs, strict=True):
+            events[output.trace.order] = partner_output.trace.order
+    return events
 
 
 def _describe_structure(call: Call) -> Hashable:

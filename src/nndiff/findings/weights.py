@@ -32,7 +32,7 @@ def compare_weights_at_first(case: Case, against_names: Sequence[tuple[str, str]
     difference = compare_held_tensors(held, modules, without.union(read_never_called(case.reference)))
     if not difference.differing and not any(difference.alone):
         # the weights of a module that is never called may be used all the same: F.conv1d(x, self.conv.weight)
-        difference = compare_held_tensors(held, modules, without)
+        difference = compare_held_tensors(held, modules, without.union(_list_unused_modules(case)))
     if first.reference.site.cls != first.candidate.site.cls:
         # another class may hold the same weights in another form, or the same form transposed
         sure = tuple(name for name in difference.differing if not may_be_transposed(held[0][name]))
@@ -40,6 +40,17 @@ def compare_weights_at_first(case: Case, against_names: Sequence[tuple[str, str]
         common = 0 if is_unsure and not sure else difference.common
         return WeightsAtSite(common, sure) if common else None
     return WeightsAtSite(difference.common, difference.differing, *difference.alone) if difference.common else None
+
+
+def _list_unused_modules(case: Case) -> set[str]:
+    """Return the modules that are never called and get no gradients from a backward pass: nothing uses them."""
+    with_gradients = set()
+    for tensor in case.run.reference.values():
+        if tensor.site.slot is Slot.PARAM_GRAD:
+            with_gradients.add(tensor.site.module)
+    if not with_gradients:
+        return set()
+    return set(read_never_called(case.reference)) - with_gradients
 
 
 def find_weight_causes(case: Case, weights: WeightsAtSite | None) -> Iterator[Finding]:

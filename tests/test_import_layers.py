@@ -17,7 +17,7 @@ FLOORS = (
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",
-    "diagnosis findings",
+    "diagnosis findings modes",
     "comparison batches",
     "reports",
     "api",

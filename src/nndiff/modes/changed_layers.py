@@ -1,0 +1,221 @@
+"""Layers that a mode changed, each as small as it can be tried alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nndiff.modes.layer_swap import ModelPair, Run, Side, compute_squared_error
+from nndiff.recording.capture.model_description import collect_plain_attributes
+
+
+@dataclass(frozen=True)
+class ChangedLayer:
+    """Name a layer that a mode changed, and what has to be exchanged together with it."""
+
+    name: str
+    together: tuple[str, ...]  # a batch norm that was folded into it, for one
+    site: str  # the module at whose output its error shows: its own, or that of the module that uses its weights
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the names of everything that is exchanged."""
+        return (self.name, *self.together)
+
+
+def find_changed_layers(pair: ModelPair, sample: Any, on_trial: Callable[[int], None]) -> list[ChangedLayer]:
+    """Return the layers a mode changed, in the order of the model; parents and children are never both among them."""
+    reference = pair.run(Side.REFERENCE, (), sample)
+    names = _nominate(pair, "", sample, reference, set())
+    names = _try_all(pair, names, sample, reference, on_trial)
+    return _join_folded(pair, names, sample)
+
+
+def find_site(pair: ModelPair, name: str) -> str:
+    """Return the innermost module around a part that both models call, with outputs of the same shapes."""
+    while name:
+        calls = [pair.get_call(side, name) for side in Side]
+        if calls[0] and calls[1] and calls[0].shapes == calls[1].shapes:
+            break
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _nominate(pair: ModelPair, name: str, sample: Any, reference: Run, seen: set[torch.nn.Module]) -> list[str]:
+    """Return the smallest parts below a module that are not made alike in both models."""
+    own, twin = (pair.get_module(side, name) for side in Side)
+    if own in seen:
+        return []  # a shared module goes by its first name
+    seen.add(own)
+    children = [child for child, module in own._modules.items() if module is not None]
+    if not children:
+        calls = [pair.get_call(side, name) for side in Side]
+        is_called_alike = calls[0] is None or calls[1] is None or calls[0].is_like(calls[1])
+        is_same = is_called_alike and _are_made_alike(own, twin) and not has_changed_state(own, twin)
+        return [] if is_same else [name]
+    inner = []
+    for child in children:
+        if twin._modules.get(child) is not None:
+            inner += _nominate(pair, _join(name, child), sample, reference, seen)
+    twin_tensors = dict(_list_own_tensors(twin))
+    changed_tensors = []
+    for tensor_name, tensor in _list_own_tensors(own):
+        if tensor_name in twin_tensors and not _are_equal(tensor, twin_tensors[tensor_name]):
+            changed_tensors.append(_join(name, tensor_name))
+    if name and changed_tensors and not inner:
+        return [name]
+    inner += changed_tensors
+    if _are_made_alike(own, twin) or (inner and _is_explained(pair, name, inner, sample, reference)):
+        return inner
+    return [name]
+
+
+def _is_explained(pair: ModelPair, name: str, inner: list[str], sample: Any, reference: Run) -> bool:
+    """Return True if a module differs by what is inside it more than by what it does itself."""
+    try:
+        by_inner = pair.run(Side.REFERENCE, inner, sample)
+        whole = pair.run(Side.REFERENCE, [name], sample)
+        inner_error, _ = compute_squared_error(reference.outputs, by_inner.outputs)
+        rest_error, _ = compute_squared_error(by_inner.outputs, whole.outputs)
+    except Exception:
+        return False  # they only fit into their own surroundings
+    return not name or inner_error >= rest_error  # the whole model as a layer would help nobody
+
+
+def _try_all(
+    pair: ModelPair, nominated: list[str], sample: Any, reference: Run, on_trial: Callable[[int], None]
+) -> list[str]:
+    """Return the parts that can be exchanged alone and do something else than their twins.
+
+    A part that does not run in the other model gives way to the module around it.
+    """
+    names = list(nominated)
+    accepted: list[str] = []
+    while names:
+        on_trial(len(accepted))
+        name = names.pop(0)
+        try:
+            is_changed = _try_part(pair, name, sample, reference)
+        except Exception:
+            if not name:
+                raise
+            parent = name.rpartition(".")[0]
+            accepted = [part for part in accepted if not _is_inside(part, parent)]
+            names = [parent, *(part for part in names if not _is_inside(part, parent))]
+            continue
+        if is_changed:
+            accepted.append(name)
+    return accepted
+
+
+def _try_part(pair: ModelPair, name: str, sample: Any, reference: Run) -> bool:
+    """Return True if a part has other weights than its twin, or other outputs for the same inputs."""
+    for host in Side:
+        hybrid = pair.run(host, [name], sample)
+        compute_squared_error(reference.outputs, hybrid.outputs)  # raises if shapes differ
+    path, _, last = name.rpartition(".")
+    is_tensor = bool(name) and last not in pair.get_module(Side.REFERENCE, path)._modules
+    if is_tensor or has_changed_state(*(pair.get_module(side, name) for side in Side)):
+        return True
+    site = find_site(pair, name)
+    candidate = pair.run(Side.CANDIDATE, (), sample, [site])
+    restored = pair.run(Side.CANDIDATE, [name], sample, [site])
+    error, _ = compute_squared_error(candidate.at_modules[site], restored.at_modules[site])
+    return error > 0
+
+
+def _join_folded(pair: ModelPair, names: list[str], sample: Any) -> list[ChangedLayer]:
+    """Return the layers, those in one that only make sense together: one undoes what the other does.
+
+    A batch norm that was folded into its convolution leaves an identity behind, and a convolution that is wrong alone.
+    """
+    joined: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
+    for name in names:
+        if name not in joined:
+            continue
+        consumers = []
+        for part in joined:
+            call = pair.get_call(Side.REFERENCE, part)
+            if call is not None and name in call.feeders and part != name and not joined[part]:
+                consumers.append(part)
+        if consumers and (_are_emptied(pair, consumers) or _do_cancel(pair, name, consumers, sample)):
+            joined[name] = tuple(consumers)
+            for part in consumers:
+                del joined[part]
+    layers = []
+    for name, together in joined.items():
+        layers.append(ChangedLayer(name, together, find_site(pair, together[-1] if together else name)))
+    return layers
+
+
+def _are_emptied(pair: ModelPair, names: list[str]) -> bool:
+    """Return True if nothing but identities is left of modules."""
+    return all(type(pair.get_module(Side.CANDIDATE, name)) is torch.nn.Identity for name in names)
+
+
+def _do_cancel(pair: ModelPair, name: str, consumers: list[str], sample: Any) -> bool:
+    """Return True if a part and its consumers do less harm together than any of them does alone.
+
+    This shows at the consumers' outputs: an output of a few numbers could be right by chance.
+    """
+    sites = {find_site(pair, part) for part in consumers}
+    reference = pair.run(Side.REFERENCE, (), sample, sites)
+
+    def measure(parts: list[str]) -> float:
+        hybrid = pair.run(Side.REFERENCE, parts, sample, sites)
+        return sum(compute_squared_error(reference.at_modules[site], hybrid.at_modules[site])[0] for site in sites)
+
+    joint_error = measure([name, *consumers])
+    return all(measure([part]) > joint_error for part in (name, *consumers))
+
+
+def has_changed_state(own: torch.nn.Module, twin: torch.nn.Module) -> bool:
+    """Return True if any parameter or buffer of a module differs in a bit, in its type, or exists on one side only."""
+    own_tensors, twin_tensors = (
+        {**dict(module.named_parameters()), **dict(module.named_buffers())} for module in (own, twin)
+    )
+    if own_tensors.keys() != twin_tensors.keys():
+        return True
+    return not all(_are_equal(tensor, twin_tensors[name]) for name, tensor in own_tensors.items())
+
+
+def _are_equal(own: torch.Tensor, twin: torch.Tensor) -> bool:
+    if own is twin:
+        return True
+    if type(own) is not type(twin) or own.dtype != twin.dtype or own.shape != twin.shape:
+        return False
+    try:
+        return bool(torch.equal(own, twin))
+    except (RuntimeError, NotImplementedError):  # packed weights that cannot be compared
+        return False
+
+
+def _are_made_alike(own: torch.nn.Module, twin: torch.nn.Module) -> bool:
+    """Return True if two modules have the same class, attributes, hooks, and names of children and tensors."""
+    return _describe_make(own) == _describe_make(twin)
+
+
+def _describe_make(module: torch.nn.Module) -> tuple[Any, ...]:
+    # by name: a class that a function defines is another class in every model
+    kind = (type(module).__module__, type(module).__qualname__)
+    names = (vars(module).keys(), module._modules.keys(), module._parameters.keys(), module._buffers.keys())
+    hooks = (len(module._forward_pre_hooks), len(module._forward_hooks))
+    return (kind, [set(part) for part in names], hooks, collect_plain_attributes(module))
+
+
+def _list_own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for tensors in (module._parameters, module._buffers):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                yield name, tensor
+
+
+def _join(name: str, last: str) -> str:
+    return f"{name}.{last}" if name else last
+
+
+def _is_inside(name: str, parent: str) -> bool:
+    return not parent or name == parent or name.startswith(parent + ".")

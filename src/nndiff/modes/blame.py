@@ -46,30 +46,23 @@ class _Error:
 
 
 @dataclass
-class _OutputErrors:
-    """Hold the error of the final output in the two experiments that are made with some layers."""
+class _LayerErrors:
+    """Hold the errors of one layer: at its output, and of the final output in two experiments."""
 
-    alone: _Error = field(default_factory=_Error)  # these layers as in the candidate, all others as in the reference
-    restored: _Error = field(default_factory=_Error)  # these layers as in the reference, all others as in the candidate
+    own: _Error = field(default_factory=_Error)
+    cumulative: _Error = field(default_factory=_Error)
+    alone: _Error = field(default_factory=_Error)  # this layer as in the candidate, all others as in the reference
+    restored: _Error = field(default_factory=_Error)  # this layer as in the reference, all others as in the candidate
 
     def compute_share(self, whole: float) -> float:
-        """Return the share of the whole output error that the layers cause.
+        """Return the share of the whole output error that the layer causes.
 
-        It is the mean of the error they make alone and of the error that goes away with them. Were the network linear,
-        this would be the projection of their part of the output error on the whole, and parts add up to the whole.
+        It is the mean of the error it makes alone and of the error that goes away with it. Were the network linear,
+        this would be the projection of its part of the output error on the whole, and parts add up to the whole.
         """
         if not math.isfinite(whole):  # the question is who makes it infinite
             return (float(not math.isfinite(self.alone.total)) + float(math.isfinite(self.restored.total))) / 2
         return (self.alone.total + whole - self.restored.total) / 2 / whole if whole else 0.0
-
-
-@dataclass
-class _LayerErrors:
-    """Hold the errors of one layer."""
-
-    own: _Error = field(default_factory=_Error)
-    cumulative: _Error = field(default_factory=_Error)
-    output: _OutputErrors = field(default_factory=_OutputErrors)
 
 
 def blame_layers(
@@ -81,8 +74,7 @@ def blame_layers(
 ) -> list[LayerBlame]:
     """Return every layer that a mode changed, ranked by its share of the final output error.
 
-    Shares are measured, layer by layer, with two runs for each sample; they add up to the share of all layers together,
-    which is one unless the mode also changed arithmetic outside of any layer.
+    Shares are measured, layer by layer, with two runs for each sample, and add up to one.
     """
     from nndiff.modes.changed_layers import find_changed_layers
     from nndiff.modes.layer_swap import ModelPair, Side
@@ -90,34 +82,31 @@ def blame_layers(
     show = progress or (lambda done, total: None)
     pair = ModelPair(make_reference, make_candidate, samples)
     layers = find_changed_layers(pair, samples[0], lambda tried: show(tried, None))
-    all_parts = [part for layer in layers for part in layer.parts]
-    whole, all_layers = _Error(), _OutputErrors()
+    whole = _Error()
     errors = {layer.name: _LayerErrors() for layer in layers}
     for number, sample in enumerate(samples):
         outputs = pair.run(Side.REFERENCE, (), sample).outputs
         whole.add(outputs, pair.run(Side.CANDIDATE, (), sample).outputs)
-        all_layers.alone.add(outputs, pair.run(Side.REFERENCE, all_parts, sample).outputs)
-        all_layers.restored.add(outputs, pair.run(Side.CANDIDATE, all_parts, sample).outputs)
         for start in range(0, len(layers), _KEPT_LAYERS):
             group = layers[start : start + _KEPT_LAYERS]
             sites = {layer.site for layer in group}
             reference = pair.run(Side.REFERENCE, (), sample, sites).at_modules
             candidate = pair.run(Side.CANDIDATE, (), sample, sites).at_modules
             for position, layer in enumerate(group, start):
-                show(number * len(layers) + position, len(samples) * len(layers))
+                show(number * len(layers) + position + 1, len(samples) * len(layers))
                 error = errors[layer.name]
                 alone = pair.run(Side.REFERENCE, layer.parts, sample, [layer.site])
                 error.own.add(reference[layer.site], alone.at_modules[layer.site])
                 error.cumulative.add(reference[layer.site], candidate[layer.site])
-                error.output.alone.add(outputs, alone.outputs)
-                error.output.restored.add(outputs, pair.run(Side.CANDIDATE, layer.parts, sample).outputs)
-    # What layers do to each other's errors is shared out in proportion. A layer whose error only makes those of others
-    # smaller has no share.
-    shares = {name: max(0.0, error.output.compute_share(whole.total)) for name, error in errors.items()}
-    factor = max(0.0, all_layers.compute_share(whole.total)) / (math.fsum(shares.values()) or 1.0)
+                error.alone.add(outputs, alone.outputs)
+                error.restored.add(outputs, pair.run(Side.CANDIDATE, layer.parts, sample).outputs)
+    # A layer whose error only makes those of others smaller has no share. What layers do to each other's errors, and
+    # what arithmetic between them adds (sums in float16), is shared out in proportion.
+    shares = {name: max(0.0, error.compute_share(whole.total)) for name, error in errors.items()}
+    total_share = math.fsum(shares.values()) or 1.0
     blame = []
     for layer in layers:
         error = errors[layer.name]
-        share = shares[layer.name] * factor
+        share = shares[layer.name] / total_share
         blame.append(LayerBlame(layer.name, error.own.mean, error.cumulative.mean, share, layer.together))
     return sorted(blame, key=lambda entry: -entry.share)

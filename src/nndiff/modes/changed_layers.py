@@ -29,9 +29,13 @@ class ChangedLayer:
 def find_changed_layers(pair: ModelPair, sample: Any, on_trial: Callable[[int], None]) -> list[ChangedLayer]:
     """Return the layers a mode changed, in the order of the model; parents and children are never both among them."""
     reference = pair.run(Side.REFERENCE, (), sample)
-    names = _nominate(pair, "", sample, reference, set())
-    names = _try_all(pair, names, sample, reference, on_trial)
-    return _join_folded(pair, names, sample)
+    groups = [[name] for name in _nominate(pair, "", sample, reference, set())]
+    # a batch norm that was folded into its convolution leaves an identity behind, and neither makes sense alone
+    groups = _join_consumers(pair, groups, lambda group, consumers: all(pair.is_emptied(name) for name in consumers))
+    groups = _try_groups(pair, groups, sample, reference, on_trial)
+    # or it stays, with other weights that undo what the convolution does now
+    groups = _join_consumers(pair, groups, lambda group, consumers: _do_cancel(pair, group, consumers, sample))
+    return [ChangedLayer(group[0], tuple(group[1:]), find_site(pair, group[-1])) for group in groups]
 
 
 def find_site(pair: ModelPair, name: str) -> str:
@@ -85,79 +89,69 @@ def _is_explained(pair: ModelPair, name: str, inner: list[str], sample: Any, ref
     return not name or inner_error >= rest_error  # the whole model as a layer would help nobody
 
 
-def _try_all(
-    pair: ModelPair, nominated: list[str], sample: Any, reference: Run, on_trial: Callable[[int], None]
-) -> list[str]:
-    """Return the parts that can be exchanged alone and do something else than their twins.
+def _join_consumers(
+    pair: ModelPair, groups: list[list[str]], belong_together: Callable[[list[str], list[str]], bool]
+) -> list[list[str]]:
+    """Return the groups, each joined with those that take its output where they belong together."""
+    remaining = list(groups)
+    joined = []
+    while remaining:
+        group = remaining.pop(0)
+        while True:
+            consumer_names = pair.list_consumers(group[-1])
+            consumers = [candidate for candidate in remaining if candidate[0] in consumer_names]
+            names = [name for consumer in consumers for name in consumer]
+            if not names or not belong_together(group, names):
+                break
+            group = group + names
+            remaining = [candidate for candidate in remaining if candidate not in consumers]
+        joined.append(group)
+    return joined
 
-    A part that does not run in the other model gives way to the module around it.
+
+def _try_groups(
+    pair: ModelPair, groups: list[list[str]], sample: Any, reference: Run, on_trial: Callable[[int], None]
+) -> list[list[str]]:
+    """Return the groups that can be exchanged alone and do something else than their twins.
+
+    What does not run in the other model gives way to the module around it.
     """
-    names = list(nominated)
-    accepted: list[str] = []
-    while names:
+    remaining = list(groups)
+    accepted: list[list[str]] = []
+    while remaining:
         on_trial(len(accepted))
-        name = names.pop(0)
+        group = remaining.pop(0)
         try:
-            is_changed = _try_part(pair, name, sample, reference)
+            is_changed = _try_group(pair, group, sample, reference)
         except Exception:
-            if not name:
+            if not group[0]:
                 raise
-            parent = name.rpartition(".")[0]
-            accepted = [part for part in accepted if not _is_inside(part, parent)]
-            names = [parent, *(part for part in names if not _is_inside(part, parent))]
+            parent = group[0].rpartition(".")[0]
+            accepted = [names for names in accepted if not _is_inside(names[0], parent)]
+            remaining = [[parent], *(names for names in remaining if not _is_inside(names[0], parent))]
             continue
         if is_changed:
-            accepted.append(name)
+            accepted.append(group)
     return accepted
 
 
-def _try_part(pair: ModelPair, name: str, sample: Any, reference: Run) -> bool:
-    """Return True if a part has other weights than its twin, or other outputs for the same inputs."""
+def _try_group(pair: ModelPair, group: list[str], sample: Any, reference: Run) -> bool:
+    """Return True if a group has other weights than its twin, or other outputs for the same inputs."""
     for host in Side:
-        hybrid = pair.run(host, [name], sample)
+        hybrid = pair.run(host, group, sample)
         compute_squared_error(reference.outputs, hybrid.outputs)  # raises if shapes differ
-    path, _, last = name.rpartition(".")
-    is_tensor = bool(name) and last not in pair.get_module(Side.REFERENCE, path)._modules
-    if is_tensor or has_changed_state(*(pair.get_module(side, name) for side in Side)):
-        return True
-    site = find_site(pair, name)
+    for name in group:
+        if not pair.is_module(name) or has_changed_state(*(pair.get_module(side, name) for side in Side)):
+            return True
+    site = find_site(pair, group[-1])
     candidate = pair.run(Side.CANDIDATE, (), sample, [site])
-    restored = pair.run(Side.CANDIDATE, [name], sample, [site])
+    restored = pair.run(Side.CANDIDATE, group, sample, [site])
     error, _ = compute_squared_error(candidate.at_modules[site], restored.at_modules[site])
     return error > 0
 
 
-def _join_folded(pair: ModelPair, names: list[str], sample: Any) -> list[ChangedLayer]:
-    """Return the layers, those in one that only make sense together: one undoes what the other does.
-
-    A batch norm that was folded into its convolution leaves an identity behind, and a convolution that is wrong alone.
-    """
-    joined: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
-    for name in names:
-        if name not in joined:
-            continue
-        consumers = []
-        for part in joined:
-            call = pair.get_call(Side.REFERENCE, part)
-            if call is not None and name in call.feeders and part != name and not joined[part]:
-                consumers.append(part)
-        if consumers and (_are_emptied(pair, consumers) or _do_cancel(pair, name, consumers, sample)):
-            joined[name] = tuple(consumers)
-            for part in consumers:
-                del joined[part]
-    layers = []
-    for name, together in joined.items():
-        layers.append(ChangedLayer(name, together, find_site(pair, together[-1] if together else name)))
-    return layers
-
-
-def _are_emptied(pair: ModelPair, names: list[str]) -> bool:
-    """Return True if nothing but identities is left of modules."""
-    return all(type(pair.get_module(Side.CANDIDATE, name)) is torch.nn.Identity for name in names)
-
-
-def _do_cancel(pair: ModelPair, name: str, consumers: list[str], sample: Any) -> bool:
-    """Return True if a part and its consumers do less harm together than any of them does alone.
+def _do_cancel(pair: ModelPair, producers: list[str], consumers: list[str], sample: Any) -> bool:
+    """Return True if parts and their consumers do less harm together than either of them alone.
 
     This shows at the consumers' outputs: an output of a few numbers could be right by chance.
     """
@@ -168,8 +162,8 @@ def _do_cancel(pair: ModelPair, name: str, consumers: list[str], sample: Any) ->
         hybrid = pair.run(Side.REFERENCE, parts, sample, sites)
         return sum(compute_squared_error(reference.at_modules[site], hybrid.at_modules[site])[0] for site in sites)
 
-    joint_error = measure([name, *consumers])
-    return all(measure([part]) > joint_error for part in (name, *consumers))
+    joint_error = measure([*producers, *consumers])
+    return measure(producers) > joint_error and measure(consumers) > joint_error
 
 
 def has_changed_state(own: torch.nn.Module, twin: torch.nn.Module) -> bool:

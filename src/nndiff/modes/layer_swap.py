@@ -7,7 +7,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -119,6 +119,23 @@ class ModelPair:
         """Return how a module is called in its own model; None if it never is."""
         return self._models[side].calls.get(name)
 
+    def is_module(self, name: str) -> bool:
+        """Return True for the name of a module, False for that of a tensor which a module holds itself."""
+        path, _, last = name.rpartition(".")
+        return not name or last in self.get_module(Side.REFERENCE, path)._modules
+
+    def is_emptied(self, name: str) -> bool:
+        """Return True if the mode left an identity in the place of another module: it was folded into its producer."""
+        if not self.is_module(name):
+            return False
+        own, twin = (self.get_module(side, name) for side in Side)
+        return type(twin) is torch.nn.Identity and type(own) is not torch.nn.Identity
+
+    def list_consumers(self, name: str) -> list[str]:
+        """Return the modules that take the outputs of a module as they are."""
+        calls = self._models[Side.REFERENCE].calls
+        return [consumer for consumer, call in calls.items() if name in call.feeders]
+
     def run(self, host: Side, guests: Collection[str], sample: Any, watch: Collection[str] = ()) -> Run:
         """Run one model with some parts of the other in it; return the final output and outputs of watched modules."""
         if "" in guests:
@@ -177,7 +194,7 @@ class ModelPair:
     def _lend(self, host: Side, name: str) -> Iterator[None]:
         """Put a part of the other model in the place of its twin: a module, or a tensor that a module holds itself."""
         path, _, last = name.rpartition(".")
-        if last not in self.get_module(host, path)._modules:
+        if not self.is_module(name):
             with _lend_tensor(self.get_module(host, path), self.get_module(host.other, path), last):
                 yield
             return
@@ -186,8 +203,14 @@ class ModelPair:
         with ExitStack() as stack:
             if host_call is None or home_call is None:
                 guest = _fit_weights(guest, own)  # its holder computes with the weights, in its own types
-            elif not home_call.is_like(host_call):
-                stack.enter_context(_translate_calls(guest, home_call, host_call))
+            else:
+                # what was folded into one is exchanged as one: nothing is translated in between
+                if self.is_emptied(name):
+                    host_call = replace(host_call, taken=home_call.taken)
+                if any(self.is_emptied(consumer) for consumer in self.list_consumers(name)):
+                    host_call = replace(host_call, returned=home_call.returned)
+                if not home_call.is_like(host_call):
+                    stack.enter_context(_translate_calls(guest, home_call, host_call))
             places = self._models[host].holders[own]
             for place, key in places:
                 place._modules[key] = guest

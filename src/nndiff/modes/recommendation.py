@@ -90,7 +90,8 @@ def recommend_layers(
     if metric not in METRICS:
         raise UsageError(f"unknown target {metric!r}; the targets are {', '.join(METRICS)}, as in sqnr=30")
     pair = ModelPair(make_reference, make_candidate, samples)
-    unkept = _measure(pair, (), samples)
+    ranked = sorted(blame, key=lambda layer: -layer.share)
+    unkept, all_kept = _measure(pair, [], samples), _measure(pair, ranked, samples)
     runs = 0
 
     def measure(kept: Sequence[LayerBlame]) -> float:
@@ -98,37 +99,35 @@ def recommend_layers(
         runs += 1
         if progress:
             progress(runs, None)
-        return (_measure(pair, kept, samples) if kept else unkept).get_metric(metric)
-
-    def predict(kept: Sequence[LayerBlame]) -> float:
-        kept_share = math.fsum(layer.share for layer in kept)
-        return unkept.get_metric(metric, max(0.0, 1 - kept_share))
+        return _measure(pair, kept, samples).get_metric(metric)
 
     def report(kept: Sequence[LayerBlame], verified: float) -> Recommendation:
-        return Recommendation(tuple(layer.name for layer in kept), predict(kept), verified, wanted, metric)
+        names = tuple(layer.name for layer in kept)
+        return Recommendation(names, _predict(unkept, all_kept, kept, metric), verified, wanted, metric)
 
-    ranked = sorted(blame, key=lambda layer: -layer.share)
-    verified = measure([])
-    if not ranked or _meets(metric, verified, wanted):
-        return report([], verified)
-    verified = measure(ranked)
-    if not _meets(metric, verified, wanted):
+    def is_met(value: float) -> bool:
+        return _meets(metric, value, wanted)
+
+    if not ranked or is_met(unkept.get_metric(metric)):
+        return report([], unkept.get_metric(metric))
+    verified = all_kept.get_metric(metric)
+    if not is_met(verified):
         return report(ranked, verified)
     # so many of the first are too few, and so many are enough
     too_few, enough = 0, len(ranked)
     guess = 1
-    while guess < enough and not _meets(metric, predict(ranked[:guess]), wanted):
+    while guess < enough and not is_met(_predict(unkept, all_kept, ranked[:guess], metric)):
         guess += 1
     while enough - too_few > 1:
         count = min(max(guess, too_few + 1), enough - 1)
         result = measure(ranked[:count])
-        if _meets(metric, result, wanted):
+        if is_met(result):
             enough, verified = count, result
             guess = count - 1
         else:
             too_few = count
             guess = (too_few + enough) // 2
-    return report(*_drop_superfluous(ranked[:enough], verified, measure, lambda value: _meets(metric, value, wanted)))
+    return report(*_drop_superfluous(ranked[:enough], verified, measure, is_met))
 
 
 def make_snippet(recommendation: Recommendation) -> str:
@@ -149,6 +148,13 @@ def _drop_superfluous(
         if is_enough(result):
             kept, verified = rest, result
     return kept, verified
+
+
+def _predict(unkept: _Fidelity, all_kept: _Fidelity, kept: Sequence[LayerBlame], metric: str) -> float:
+    """Return a metric with some layers kept: their shares go from the error without any to the error with all kept."""
+    kept_share = min(1.0, math.fsum(layer.share for layer in kept))
+    rest = min(1.0, all_kept.error / unkept.error) if 0 < unkept.error < math.inf else 0.0
+    return unkept.get_metric(metric, 1 - kept_share * (1 - rest))
 
 
 def _measure(pair: ModelPair, kept: Sequence[LayerBlame], samples: Sequence[Any]) -> _Fidelity:

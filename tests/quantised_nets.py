@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -99,9 +102,9 @@ class Recurrent(nn.Module):
         self.lstm = nn.LSTM(16, 16, batch_first=True)
         self.head = nn.Linear(16, 4)
 
-    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states, (last, _) = self.lstm(self.inner(hidden))
-        return self.head(states), last
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, int]:
+        states, _ = self.lstm(self.inner(hidden))
+        return self.head(states), hidden.shape[1]
 
 
 def make_mlp() -> nn.Module:
@@ -120,7 +123,9 @@ def make_huggingface(kind: str) -> nn.Module:
         config = transformers.LlamaConfig(**sizes, **heads, num_key_value_heads=2)
         return transformers.LlamaForCausalLM(config)
     if kind == "gpt2":
-        return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=60, n_layer=2, n_embd=32, n_head=4))
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=60, n_layer=2, n_embd=32, n_head=4, bos_token_id=0, eos_token_id=0)
+        )
     if kind == "bert":
         return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **heads))
     config = transformers.MambaConfig(**sizes, state_size=4)
@@ -129,6 +134,11 @@ def make_huggingface(kind: str) -> nn.Module:
 
 def make_net(kind: str, seed: int = 0) -> nn.Module:
     """Return a net with weights as different in size, and as far from their start, as after a training."""
+    return copy.deepcopy(_build_net(kind, seed))
+
+
+@functools.cache
+def _build_net(kind: str, seed: int) -> nn.Module:
     makers: dict[str, Callable[[], nn.Module]] = {
         "mlp": make_mlp,
         "conv": ConvNet,
@@ -167,6 +177,25 @@ def make_samples(kind: str, count: int = 3) -> list[Any]:
         else:
             samples.append({"input_ids": torch.randint(0, 60, (2, 8 + number), generator=generator)})
     return samples
+
+
+def run_net(net: nn.Module, samples: list[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the logits, or else the first output, in float64."""
+    outputs = []
+    for sample in copy.deepcopy(samples):
+        args, kwargs = ((), sample) if isinstance(sample, dict) else ((sample,), {})
+        with torch.no_grad():
+            output = net(*(args[0] if args and isinstance(args[0], tuple) else args), **kwargs)
+        if not isinstance(output, torch.Tensor):
+            output = output["logits"] if "logits" in output else output[0]
+        outputs.append(output.double().numpy())
+    return outputs
+
+
+def compute_mse(reference: list[np.ndarray[Any, Any]], candidate: list[np.ndarray[Any, Any]]) -> float:
+    """Return the mean squared error over all elements of all samples."""
+    differences = [(ours - theirs).ravel() for ours, theirs in zip(candidate, reference, strict=True)]
+    return float(np.mean(np.concatenate(differences) ** 2))
 
 
 def list_layers(net: nn.Module) -> list[str]:

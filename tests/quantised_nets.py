@@ -260,18 +260,6 @@ def hook_outputs(net: nn.Module, layers: Collection[str], bits: int) -> nn.Modul
     return net
 
 
-def add_noise(net: nn.Module, layers: Collection[str], size: float) -> nn.Module:
-    """Return the net with noise on its weights, the same for a layer whichever layers have it."""
-    for number, name in enumerate(list_layers(net)):
-        if name in layers:
-            generator = torch.Generator().manual_seed(number)
-            for key, parameter in list(net.get_submodule(name)._parameters.items()):
-                if parameter is not None and parameter.dim() > 1:
-                    noise = torch.randn(parameter.shape, generator=generator) * parameter.std() * size
-                    setattr(net.get_submodule(name), key, nn.Parameter(parameter.detach() + noise))
-    return net
-
-
 def spoil_one(net: nn.Module, layers: Collection[str], position: int) -> nn.Module:
     """Return the net in 8 bits, and one of its layers in 3."""
     names = list_layers(net)

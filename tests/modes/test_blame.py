@@ -23,7 +23,6 @@ from quantised_nets import (  # noqa: E402
     ConvNet,
     Mode,
     Transformer,
-    add_noise,
     compute_mse,
     hook_outputs,
     list_layers,
@@ -42,7 +41,6 @@ MODES: dict[str, Mode] = {
     "int8 per channel": partial(round_weights, bits=8, per_channel=True),
     "W6A6": partial(replace_linears, bits=6),
     "activations": partial(hook_outputs, bits=6),
-    "noise": partial(add_noise, size=0.05),
     "one bad layer": partial(spoil_one, position=-3),
 }
 
@@ -57,7 +55,7 @@ def no_fast_path() -> Iterator[None]:
 
 def blame_mode(kind: str, mode: Callable[[nn.Module], nn.Module]) -> dict[str, LayerBlame]:
     """Return the blame of a mode by layer, in its order."""
-    blame = blame_layers(lambda: make_net(kind), lambda: mode(make_net(kind)), make_samples(kind))
+    blame = blame_layers(lambda: make_net(kind), lambda: mode(make_net(kind)), make_samples(kind, 2))
     check_ranking(blame)
     return {layer.name: layer for layer in blame}
 
@@ -74,7 +72,7 @@ def check_ranking(blame: list[LayerBlame]) -> None:
 
 def compute_leave_one_out(kind: str, mode: Mode, layers: list[str]) -> dict[str, float]:
     """Return by how much the output error falls when the mode leaves one layer alone."""
-    samples = make_samples(kind)
+    samples = make_samples(kind, 2)
     reference = run_net(make_net(kind), samples)
 
     def measure(quantised: list[str]) -> float:
@@ -107,7 +105,7 @@ def test_the_top_layer_is_the_one_whose_absence_helps_most():
 
 @pytest.mark.parametrize("kind", ["mlp", "conv", "transformer", "llama"])
 def test_own_and_cumulative_error_are_those_at_the_layer(kind):
-    net, quantised, samples = make_net(kind), make_net(kind), make_samples(kind)
+    net, quantised, samples = make_net(kind), make_net(kind), make_samples(kind, 2)
     layers = list_layers(net)
     round_weights(quantised, layers, bits=4)
     blame = blame_mode(kind, lambda net: round_weights(net, layers, bits=4))
@@ -219,7 +217,7 @@ def test_weights_that_the_holder_uses_are_blamed_under_their_own_name():
     for model, kept in zip((net, spoilt), outputs, strict=True):
         mixer = model.get_submodule("backbone.layers.1.mixer")
         mixer.register_forward_hook(lambda module, args, output, kept=kept: kept.append(output.double().numpy()))
-        run_net(model, make_samples("mamba"))
+        run_net(model, make_samples("mamba", 2))
     assert own == pytest.approx(compute_mse(*outputs), rel=1e-9)  # at the output of the module that uses them
 
 
@@ -250,7 +248,7 @@ def test_a_folded_batch_norm_is_tried_with_its_convolution(leave_identity):
         assert layer.together == ((name.replace("conv", "bn"),) if "conv" in name else ())
         assert layer.own < 1e-3  # rounding, and not what the norm does
     # restoring the convolution and its norm, by hand
-    samples = make_samples("conv")
+    samples = make_samples("conv", 2)
     reference = run_net(make_net("conv"), samples)
     whole = compute_mse(reference, run_net(fold_batch_norms(make_net("conv"), 6, leave_identity), samples))
     reductions = {}
@@ -323,7 +321,7 @@ def test_a_cast_model_is_blamed_layer_by_layer(mode):
     norms = {name for name, module in make_net("conv").named_modules() if isinstance(module, nn.BatchNorm2d)}
     assert set(blame) == {*list_layers(make_net("conv")), *norms}
     net = make_net("conv")
-    images = make_samples("conv")
+    images = make_samples("conv", 2)
     stem, rounded = net.stem, make_net("conv").half().stem
     own = compute_mse(
         [stem(*args).detach().double().numpy() for args in images],

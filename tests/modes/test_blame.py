@@ -468,3 +468,15 @@ def test_progress_ends_near_the_total():
     counted = [done for done, total in steps if total]
     assert counted == sorted(counted)
     assert np.all(np.array(counted) <= 18)
+
+
+def test_a_model_of_many_layers_is_judged_by_its_first_samples():
+    totals = set()
+    layers = list_layers(make_net("mlp"))
+    blame_layers(
+        lambda: make_net("mlp"),
+        lambda: round_weights(make_net("mlp"), layers, 4),
+        [torch.randn(1, 24) for _ in range(100)],
+        progress=lambda done, total: totals.add(total),
+    )
+    assert totals == {None, 6 * 83}  # 2 * 6 * 83 runs are the most below 1000

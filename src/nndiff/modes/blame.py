@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int | None], None]
 
 _KEPT_LAYERS = 8  # layers whose outputs are in memory at the same time
+_MOST_RUNS = 1000  # two for each layer and sample: a model of many layers is judged by its first samples
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def blame_layers(
 ) -> list[LayerBlame]:
     """Return every layer that a mode changed, ranked by its share of the final output error.
 
-    Shares are measured, layer by layer, with two runs for each sample, and add up to one.
+    Shares are measured, layer by layer, with two runs for each sample, and add up to one. A model of many layers is
+    judged by its first samples.
     """
     from nndiff.modes.changed_layers import find_changed_layers
     from nndiff.modes.layer_swap import ModelPair, Side
@@ -82,9 +84,10 @@ def blame_layers(
     show = progress or (lambda done, total: None)
     pair = ModelPair(make_reference, make_candidate, samples)
     layers = find_changed_layers(pair, samples[0], lambda tried: show(tried, None))
+    used_samples = samples[: max(1, _MOST_RUNS // (2 * len(layers)))] if layers else []
     whole = _Error()
     errors = {layer.name: _LayerErrors() for layer in layers}
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(used_samples):
         outputs = pair.run(Side.REFERENCE, (), sample).outputs
         whole.add(outputs, pair.run(Side.CANDIDATE, (), sample).outputs)
         for start in range(0, len(layers), _KEPT_LAYERS):
@@ -93,7 +96,7 @@ def blame_layers(
             reference = pair.run(Side.REFERENCE, (), sample, sites).at_modules
             candidate = pair.run(Side.CANDIDATE, (), sample, sites).at_modules
             for position, layer in enumerate(group, start):
-                show(number * len(layers) + position + 1, len(samples) * len(layers))
+                show(number * len(layers) + position + 1, len(used_samples) * len(layers))
                 error = errors[layer.name]
                 alone = pair.run(Side.REFERENCE, layer.parts, sample, [layer.site])
                 error.own.add(reference[layer.site], alone.at_modules[layer.site])

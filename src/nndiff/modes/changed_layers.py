@@ -137,6 +137,8 @@ def _try_groups(
 
 def _try_group(pair: ModelPair, group: list[str], sample: Any, reference: Run) -> bool:
     """Return True if a group has other weights than its twin, or other outputs for the same inputs."""
+    if all(_differs_in_values_only(pair, name) for name in group):
+        return True  # it fits, and needs no trial
     for host in Side:
         hybrid = pair.run(host, group, sample)
         compute_squared_error(reference.outputs, hybrid.outputs)  # raises if shapes differ
@@ -148,6 +150,22 @@ def _try_group(pair: ModelPair, group: list[str], sample: Any, reference: Run) -
     restored = pair.run(Side.CANDIDATE, group, sample, [site])
     error, _ = compute_squared_error(candidate.at_modules[site], restored.at_modules[site])
     return error > 0
+
+
+def _differs_in_values_only(pair: ModelPair, name: str) -> bool:
+    """Return True if a module differs from its twin in nothing but the values of its weights."""
+    if not pair.is_module(name):
+        return False
+    calls = [pair.get_call(side, name) for side in Side]
+    if calls[0] and calls[1] and not calls[0].is_like(calls[1]):
+        return False
+    own, twin = (pair.get_module(side, name) for side in Side)
+    descriptions = []
+    for module in (own, twin):
+        makes = {path: _describe_make(part) for path, part in module.named_modules()}
+        kinds = {key: (type(tensor), tensor.dtype, tensor.shape) for key, tensor in _get_state(module).items()}
+        descriptions.append((makes, kinds))
+    return descriptions[0] == descriptions[1] and has_changed_state(own, twin)
 
 
 def _do_cancel(pair: ModelPair, producers: list[str], consumers: list[str], sample: Any) -> bool:
@@ -168,12 +186,14 @@ def _do_cancel(pair: ModelPair, producers: list[str], consumers: list[str], samp
 
 def has_changed_state(own: torch.nn.Module, twin: torch.nn.Module) -> bool:
     """Return True if any parameter or buffer of a module differs in a bit, in its type, or exists on one side only."""
-    own_tensors, twin_tensors = (
-        {**dict(module.named_parameters()), **dict(module.named_buffers())} for module in (own, twin)
-    )
-    if own_tensors.keys() != twin_tensors.keys():
+    own_state, twin_state = _get_state(own), _get_state(twin)
+    if own_state.keys() != twin_state.keys():
         return True
-    return not all(_are_equal(tensor, twin_tensors[name]) for name, tensor in own_tensors.items())
+    return not all(_are_equal(tensor, twin_state[name]) for name, tensor in own_state.items())
+
+
+def _get_state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _are_equal(own: torch.Tensor, twin: torch.Tensor) -> bool:

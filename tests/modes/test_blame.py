@@ -261,6 +261,27 @@ def test_a_folded_batch_norm_is_tried_with_its_convolution(leave_identity):
     assert next(iter(blame)) == max(reductions, key=reductions.__getitem__)
 
 
+def test_a_batch_norm_may_be_declared_before_its_convolution():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.norm = nn.BatchNorm2d(4)
+            self.convolution = nn.Conv2d(3, 4, 3)
+            nn.init.normal_(self.norm.running_mean)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.convolution(images))
+
+    def fold() -> nn.Module:
+        net = Net().eval()
+        net.convolution, net.norm = fuse_conv_bn_eval(net.convolution, net.norm), nn.Identity()
+        return round_weights(net, ["convolution"], 4)
+
+    blame = blame_layers(Net, fold, [torch.randn(1, 3, 6, 6)])
+    assert [(layer.name, layer.together, layer.share) for layer in blame] == [("convolution", ("norm",), 1.0)]
+
+
 def test_layers_that_are_not_folded_stay_apart():
     # the stem feeds a convolution directly, and their errors may cancel a little
     layers = list_layers(make_net("conv"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +28,10 @@ class ChangedLayer:
 
 
 def find_changed_layers(pair: ModelPair, sample: Any, on_trial: Callable[[int], None]) -> list[ChangedLayer]:
-    """Return the layers a mode changed, in the order of the model; parents and children are never both among them."""
+    """Return the layers a mode changed, in the order they run; parents and children are never both among them."""
     reference = pair.run(Side.REFERENCE, (), sample)
-    groups = [[name] for name in _nominate(pair, "", sample, reference, set())]
+    names = _nominate(pair, "", sample, reference, set())
+    groups = [[name] for name in sorted(names, key=lambda name: _get_order(pair, name))]  # producers before consumers
     # a batch norm that was folded into its convolution leaves an identity behind, and neither makes sense alone
     groups = _join_consumers(pair, groups, lambda group, consumers: all(pair.is_emptied(name) for name in consumers))
     groups = _try_groups(pair, groups, sample, reference, on_trial)
@@ -46,6 +48,11 @@ def find_site(pair: ModelPair, name: str) -> str:
             break
         name = name.rpartition(".")[0]
     return name
+
+
+def _get_order(pair: ModelPair, name: str) -> float:
+    call = pair.get_call(Side.REFERENCE, name)
+    return call.order if call else math.inf
 
 
 def _nominate(pair: ModelPair, name: str, sample: Any, reference: Run, seen: set[torch.nn.Module]) -> list[str]:
@@ -79,6 +86,8 @@ def _nominate(pair: ModelPair, name: str, sample: Any, reference: Run, seen: set
 
 def _is_explained(pair: ModelPair, name: str, inner: list[str], sample: Any, reference: Run) -> bool:
     """Return True if a module differs by what is inside it more than by what it does itself."""
+    if not name:
+        return True  # the whole model as a layer would help nobody
     try:
         by_inner = pair.run(Side.REFERENCE, inner, sample)
         whole = pair.run(Side.REFERENCE, [name], sample)
@@ -86,7 +95,7 @@ def _is_explained(pair: ModelPair, name: str, inner: list[str], sample: Any, ref
         rest_error, _ = compute_squared_error(by_inner.outputs, whole.outputs)
     except Exception:
         return False  # they only fit into their own surroundings
-    return not name or inner_error >= rest_error  # the whole model as a layer would help nobody
+    return inner_error >= rest_error
 
 
 def _join_consumers(

@@ -17,7 +17,7 @@ FLOORS = (
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",
-    "diagnosis findings runs",
+    "diagnosis findings runs modes",
     "comparison batches",
     "reports",
     "api integrations",

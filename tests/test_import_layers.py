@@ -12,13 +12,13 @@ ROOT = Path(nndiff.__file__).parent
 
 # Low floors first.
 FLOORS = (
-    "errors text names dtypes tolerance verdict metrics",
-    "files tensors result result_json",
+    "errors text names dtypes tolerance verdict metrics mode_facts",
+    "files tensors result result_json mode_json",
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",
     "diagnosis findings",
-    "comparison batches",
+    "comparison batches modes",
     "reports",
     "api",
     "commands demo",

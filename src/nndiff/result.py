@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.metrics import Metrics
+from nndiff.mode_facts import ModesFacts
 from nndiff.names import matches_any
 from nndiff.tensors import Shape, Site, Slot
 from nndiff.tolerance import Tolerance
@@ -70,6 +71,7 @@ class NoteSlug(str, Enum):
     NOT_KEPT = "not-kept"
     SUM_OF_GRADIENTS = "sum-of-gradients"
     LOSS_NOT_FINITE = "loss-not-finite"
+    MODE = "mode"
 
 
 @dataclass(frozen=True)
@@ -451,6 +453,7 @@ class Comparison:
     groups: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     rules: Rules = Rules()
+    modes: ModesFacts | None = None  # of kind modes
 
     @property
     def verdict(self) -> str:

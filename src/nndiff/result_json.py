@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nndiff import mode_json
 from nndiff.errors import ReportError, SourceError, UsageError
 from nndiff.files import RegularFile, Window
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
@@ -252,6 +253,8 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
     if comparison.kind == "recording":
         summaries = [summarise_recording(comparison, side.label) for side in comparison.candidates]
         data["recording"] = _store_summaries(summaries)
+    if comparison.modes is not None:
+        mode_json.add_modes(data, comparison.modes)
     return data
 
 
@@ -443,6 +446,7 @@ def from_dict(data: dict[str, Any], load_relation: LoadRelation) -> Comparison:
         groups={name: _load_text(group["pattern"]) for name, group in data["groups"].items()},
         notes=_load_notes(data["notes"]),
         rules=_load_rules(data["rules"]),
+        modes=mode_json.load_modes(data) if data["kind"] == "modes" else None,
     )
     named = {pair.candidate for pair in comparison.pairs} | set(comparison.judgements)
     named |= {leftover.candidate for leftover in comparison.leftovers}

@@ -33,8 +33,8 @@ class Report(Protocol):
 
     name: str
 
-    def render(self, comparison: Comparison, options: ReportOptions) -> str:
-        """Return the whole document."""
+    def render(self, comparison: Comparison, options: ReportOptions) -> str | bytes:
+        """Return the whole document; an image is bytes."""
 
 
 # Modules by format: imported when asked for, so that a JSON report never pays for rich.
@@ -45,6 +45,16 @@ FORMATS: dict[str, str] = {
     "md": "nndiff.reports.markdown:MarkdownReport",
     "junit": "nndiff.reports.junit:JunitReport",
     "html": "nndiff.reports.html.page:HtmlReport",
+    "png": "nndiff.reports.png_report:PngReport",
+}
+# Formats that show some kinds of results in a way of their own.
+_FORMATS_BY_KIND: dict[str, dict[str, str]] = {
+    "modes": {
+        "csv": "nndiff.reports.modes_csv:ModesCsvReport",
+        "md": "nndiff.reports.modes_markdown:ModesMarkdownReport",
+        "junit": "nndiff.reports.modes_junit:ModesJunitReport",
+        "html": "nndiff.reports.modes_html:ModesHtmlReport",
+    }
 }
 _OTHER_NAMES = {
     "markdown": "md",
@@ -56,10 +66,10 @@ _OTHER_NAMES = {
 }
 
 
-def get_report(name: str) -> Report:
-    """Return the report of a format by its name."""
+def get_report(name: str, kind: str = "") -> Report:
+    """Return the report of a format by its name, for results of a kind."""
     _check_format(name)
-    module, _, member = FORMATS[name].partition(":")
+    module, _, member = _FORMATS_BY_KIND.get(kind, {}).get(name, FORMATS[name]).partition(":")
     report: Report = getattr(import_module(module), member)()
     return report
 
@@ -91,7 +101,7 @@ def write_reports(
     reports = []
     for spec in specs:
         name, sink = _parse_spec(spec)
-        reports.append((get_report(name), sink))
+        reports.append((get_report(name, comparison.kind), sink))
     _refuse_clashes([sink for _, sink in reports])
     for _, sink in reports:
         sink.refuse_to_overwrite(_list_source_files(comparison), "is one of the compared files")

@@ -74,7 +74,7 @@ def cut_middle(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
 
 
-def _format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a table without its empty columns; a title that ends in a colon is aligned right."""
     columns = [index for index in range(len(titles)) if any(row[index] for row in rows)]
     if not columns:
@@ -183,7 +183,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator
                 "none" if needed is None else round_up(needed),
             ]
         )
-    yield from _format_table(("verdict", "candidate", "differ:", "left over:", "passes at:"), rows)
+    yield from format_table(("verdict", "candidate", "differ:", "left over:", "passes at:"), rows)
 
 
 # -- the tensors of files ---------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]
                 escape_text(wording.describe_remark(pair)),
             ]
         )
-    yield from _format_table([*titles, "remark"], rows)
+    yield from format_table([*titles, "remark"], rows)
     yield from _format_hidden(hidden)
 
 
@@ -223,7 +223,7 @@ def _show_groups(comparison: Comparison, options: ReportOptions) -> Iterator[str
         totals = comparison.totals_of_group(name)
         rate = wording.format_match_rate(totals)
         rows.append([format_code(name), format_code(pattern), f"{totals.pairs:,}", f"{totals.matched:,}", rate])
-    yield from _format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
+    yield from format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
 
 
 def _show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -276,7 +276,7 @@ def _show_model(comparison: Comparison, options: ReportOptions) -> Iterator[str]
         if shown:
             yield from _format_title("Inputs and outputs", comparison, view)
             rows = [_tensor_row(pair, escape_text(cut_middle(wording.label_model_pair(pair)))) for pair in shown]
-            yield from _format_table(("verdict", "model", *_TENSOR_TITLES), rows)
+            yield from format_table(("verdict", "model", *_TENSOR_TITLES), rows)
             yield from _format_hidden(len(view.model) - len(shown))
 
 
@@ -292,7 +292,7 @@ def _show_layers(comparison: Comparison, options: ReportOptions) -> Iterator[str
         titles = ("layer", "forward", "max abs:", "backward", "max abs:", "shape", "matched by", "remark")
         has_gradients = any(row.backward for row in view.rows)
         yield ""
-        yield from _format_table(titles, [_layer_row(row, has_gradients) for row in shown])
+        yield from format_table(titles, [_layer_row(row, has_gradients) for row in shown])
 
 
 def _layer_row(row: Row | Gap, has_gradients: bool) -> list[str]:
@@ -348,7 +348,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[
                     escape_text(wording.describe_remark(pair)),
                 ]
             )
-        yield from _format_table(titles, rows)
+        yield from format_table(titles, rows)
         yield ""
         yield f"The scale: the largest of all gradients is {format_number(view.counts.gradient_scale)}."
         yield from _format_hidden(len(unequal) - len(shown))
@@ -363,7 +363,7 @@ def _show_other_pairs(comparison: Comparison, options: ReportOptions) -> Iterato
         if shown:
             yield from _format_title("Other tensors", comparison, view)
             rows = [_tensor_row(pair, format_code(pair.name)) for pair in shown]
-            yield from _format_table(("verdict", "tensor", *_TENSOR_TITLES), rows)
+            yield from format_table(("verdict", "tensor", *_TENSOR_TITLES), rows)
             yield from _format_hidden(len(pairs) - len(shown))
 
 

@@ -71,7 +71,7 @@ class Output:
     """Hold a finished document and where it goes."""
 
     sink: Sink
-    text: str
+    text: str | bytes
     for_people: bool = False  # takes the terminal's encoding; every other format is UTF-8 wherever it goes
 
 
@@ -96,7 +96,7 @@ class _StagedFile:
     path: str  # as the user spelled it, for messages
     target: str
     temporary: str | None
-    text: str
+    text: str | bytes
 
     def commit(self) -> None:
         with _explain_trouble(self.path):
@@ -109,7 +109,7 @@ class _StagedFile:
 
 
 @contextlib.contextmanager
-def _stage_file(path: str, text: str) -> Iterator[_StagedFile]:
+def _stage_file(path: str, text: str | bytes) -> Iterator[_StagedFile]:
     with _explain_trouble(path):
         mode = _check_target(path)
         # a device or pipe cannot be replaced by a file: it is written straight
@@ -144,7 +144,7 @@ def _check_target(path: str) -> int | None:
     return mode
 
 
-def _fill_temporary(temporary: str, text: str, mode: int | None) -> None:
+def _fill_temporary(temporary: str, text: str | bytes, mode: int | None) -> None:
     # os.open and not mkstemp: a new file gets the permissions the umask gives, not 0600
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     with open(descriptor, "wb") as file:
@@ -164,13 +164,15 @@ def _explain_trouble(path: str) -> Iterator[None]:
         raise ReportError(f"{path}: cannot write the report: {trouble}") from None
 
 
-def print_text(text: str, for_people: bool = True) -> None:
+def print_text(text: str | bytes, for_people: bool = True) -> None:
     """Write text to standard output, or raise a ReportError that says why it cannot be written."""
     stream = sys.stdout
     if stream is None or getattr(stream, "closed", False):
         raise ReportError("cannot write to standard output: it is closed")
     try:
         buffer = getattr(stream, "buffer", None)
+        if buffer is None and isinstance(text, bytes):
+            raise ReportError("an image cannot be written to this standard output: give it a path, as in png:PATH")
         if buffer is None:
             stream.write(text)
         else:
@@ -193,12 +195,16 @@ def silence_stdout() -> None:
         os.close(nowhere)
 
 
-def _encode_text(text: str, encoding: str) -> bytes:
+def _encode_text(text: str | bytes, encoding: str) -> bytes:
+    if isinstance(text, bytes):
+        return text
     try:
         return text.encode(encoding)
     except UnicodeEncodeError:
         return text.translate(_ASCII_SIGNS).encode(encoding, "backslashreplace")
 
 
-def _encode_utf8(text: str) -> bytes:
+def _encode_utf8(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text
     return text.encode("utf-8", "backslashreplace")  # half a surrogate pair has no UTF-8

@@ -54,7 +54,7 @@ _STYLES = {
     Verdict.NOT_FINITE: "magenta",
     Verdict.NOT_COMPARED: "yellow",
 }
-_OUTCOME_STYLES = {
+OUTCOME_STYLES = {
     Outcome.IDENTICAL: "green",
     Outcome.CLOSE: "cyan",
     Outcome.DIFFERENT: "red",
@@ -130,7 +130,7 @@ def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
 
 def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     verdict, status = summary.verdict_line(comparison)
-    style = f"bold {_OUTCOME_STYLES[comparison.outcome]}"
+    style = f"bold {OUTCOME_STYLES[comparison.outcome]}"
     yield Text(verdict, style).append(status, "not bold default dim")
     for divergence in wording.describe_divergences(comparison):
         title = Text(shorten(divergence.name, 3 * width), "bold")
@@ -210,7 +210,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions, width: int)
         alone = totals.only_reference + totals.only_candidate
         rows.append(
             [
-                Cell(f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}", _OUTCOME_STYLES[part.outcome]),
+                Cell(f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}", OUTCOME_STYLES[part.outcome]),
                 Cell(format_name(wording.name_side(side))),
                 Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
                 Cell(f"{alone:,}" if alone else ""),

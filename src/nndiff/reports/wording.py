@@ -107,6 +107,7 @@ def select_candidate(comparison: Comparison, candidate: Side) -> Comparison:
         leftovers=tuple(comparison.leftovers_of(label)),
         findings=tuple(finding for finding in comparison.findings if finding.candidate in ("", label)),
         first_divergences={label: firsts[label]} if label in firsts else {},
+        modes=comparison.modes.select(label) if comparison.modes else None,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from string import Template
 
-from nndiff.reports import ReportOptions, summary, wording
+from nndiff.reports import ReportOptions, get_report, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -54,23 +54,27 @@ class HtmlReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
-        sections = RECORDING_SECTIONS if wording.shows_layers(comparison) else SECTIONS
-        body = "\n".join(line for section in sections for line in section(comparison))
-        labels = ", ".join(side.label for side in comparison.candidates)
-        title = escape_html(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
-        style, script = _read_asset("report.css"), _read_asset("report.js")
-        # Nothing but these two texts: no request leaves the page, and no name can become script or style.
-        policy = (
-            f"default-src 'none'; style-src {_hash_source(style)}; script-src {_hash_source(script)}; "
-            "base-uri 'none'; form-action 'none'"
-        )
-        page = Template(_read_asset("report.html"))
-        return page.substitute(policy=policy, format=FORMAT, title=title, style=style, body=body, script=script)
+        return build_page(comparison, RECORDING_SECTIONS if wording.shows_layers(comparison) else SECTIONS)
+
+
+def build_page(comparison: Comparison, sections: Iterable[Section]) -> str:
+    """Return the page that holds these sections."""
+    body = "\n".join(line for section in sections for line in section(comparison))
+    labels = ", ".join(side.label for side in comparison.candidates)
+    title = escape_html(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
+    style, script = _read_asset("report.css"), _read_asset("report.js")
+    # Nothing but these two texts: no request leaves the page, and no name can become script or style.
+    policy = (
+        f"default-src 'none'; style-src {_hash_source(style)}; script-src {_hash_source(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = Template(_read_asset("report.html"))
+    return page.substitute(policy=policy, format=FORMAT, title=title, style=style, body=body, script=script)
 
 
 def render_html(comparison: Comparison) -> str:
     """Return the report for a notebook cell: the page in a frame, so that its style and script stay its own."""
-    page = html.escape(HtmlReport().render(comparison, ReportOptions()))
+    page = html.escape(str(get_report("html", comparison.kind).render(comparison, ReportOptions())))
     return (
         f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="nndiff report" width="100%" '
         f'height="{_FRAME_HEIGHT}" style="border: 0; resize: vertical; overflow: auto"></iframe>'
@@ -95,7 +99,7 @@ def _css_class(verdict: Verdict | Outcome) -> str:
     return str(verdict.value).replace(" ", "-")
 
 
-def _start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
+def start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
     """Return the head of a table of (title, is a number); one with a name can be sorted."""
     identifier = f' id="{name}"' if name else ""
     heads = []
@@ -105,15 +109,15 @@ def _start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
     return f'<div class="scroll"><table{identifier}><thead><tr>{"".join(heads)}</tr></thead><tbody>'
 
 
-def _text_columns(*titles: str) -> list[tuple[str, bool]]:
+def text_columns(*titles: str) -> list[tuple[str, bool]]:
     return [(title, False) for title in titles]
 
 
-def _number_columns(*titles: str) -> list[tuple[str, bool]]:
+def number_columns(*titles: str) -> list[tuple[str, bool]]:
     return [(title, True) for title in titles]
 
 
-def _number_cell(value: float | None) -> str:
+def number_cell(value: float | None) -> str:
     """Return the cell of a measured number, with its full value to sort by."""
     key = "" if value is None else repr(value).replace("inf", "Infinity")  # as parseFloat reads it
     return f'<td class="number" data-key="{key}">{format_number(value)}</td>'
@@ -213,8 +217,8 @@ def _show_candidates(comparison: Comparison) -> Iterator[str]:
         return
     yield "<h2>Candidates</h2>"
     size = "elements" if comparison.kind == "recording" else "parameters"
-    numbers = _number_columns("differ", "left over", "passes at", size, "size")
-    yield _start_table([*_text_columns("verdict", "candidate"), *numbers])
+    numbers = number_columns("differ", "left over", "passes at", size, "size")
+    yield start_table([*text_columns("verdict", "candidate"), *numbers])
     for side in comparison.candidates:
         part = wording.select_candidate(comparison, side)
         totals, needed = part.totals, part.needed_tolerance
@@ -279,10 +283,10 @@ def _show_pairs(comparison: Comparison) -> Iterator[str]:
             box = f'<input type="checkbox" value="{_css_class(verdict)}" checked>'
             yield f'<label class="{_css_class(verdict)}">{box} {verdict.value}</label>'
     yield '<span class="soft shown"></span></div>'
-    columns = _text_columns("verdict", "tensor", *(["candidate"] if several else []))
-    columns += _number_columns("max abs", "max rel", "rmse", "cosine", "out")
-    columns += _text_columns("shape", "dtype", "matched by")
-    yield _start_table(columns, "pairs")
+    columns = text_columns("verdict", "tensor", *(["candidate"] if several else []))
+    columns += number_columns("max abs", "max rel", "rmse", "cosine", "out")
+    columns += text_columns("shape", "dtype", "matched by")
+    yield start_table(columns, "pairs")
     for index, pair in enumerate(pairs):
         yield _format_pair(pair, several, detailed=index < _DETAILED)
     yield _TABLE_END + "</section>"
@@ -294,10 +298,10 @@ def _format_pair(pair: Pair, several: bool, detailed: bool) -> str:
     if several:
         cells.append(_text_cell(pair.candidate, "name"))
     cells += [
-        _number_cell(measure_max_abs(pair)),
-        _number_cell(measure_max_rel(pair)),
-        _number_cell(measure(pair, "rmse")),
-        _number_cell(measure(pair, "cosine")),
+        number_cell(measure_max_abs(pair)),
+        number_cell(measure_max_rel(pair)),
+        number_cell(measure(pair, "rmse")),
+        number_cell(measure(pair, "cosine")),
         _share_cell(pair),
         _text_cell(format_shapes(pair)),
         _text_cell(join_sides(*pair.dtype)),
@@ -338,7 +342,7 @@ def _show_leftovers(comparison: Comparison) -> Iterator[str]:
             continue
         title = wording.title_leftovers(leftovers, side)
         yield f"<h2>{title[:1].upper()}{title[1:]}</h2>"
-        yield _start_table(_text_columns("tensor", "shape", "dtype", "compared with", "why"))
+        yield start_table(text_columns("tensor", "shape", "dtype", "compared with", "why"))
         for leftover in leftovers:
             cells = [
                 _text_cell(leftover.name, "name"),
@@ -355,9 +359,7 @@ def _show_groups(comparison: Comparison) -> Iterator[str]:
     if not comparison.groups:
         return
     yield "<h2>Groups</h2>"
-    yield _start_table(
-        [*_text_columns("group", "pattern"), *_number_columns("pairs", "same", "left over", "match rate")]
-    )
+    yield start_table([*text_columns("group", "pattern"), *number_columns("pairs", "same", "left over", "match rate")])
     for name, pattern in comparison.groups.items():
         totals = comparison.totals_of_group(name)
         alone = totals.only_reference + totals.only_candidate
@@ -389,15 +391,15 @@ def _show_model(comparison: Comparison) -> Iterator[str]:
         if not view.model:
             continue
         yield _format_title("Inputs and outputs", comparison, view.candidate.label)
-        numbers = _number_columns("max abs", "rel l2", "cosine", "out")
-        yield _start_table([*_text_columns("verdict", "model"), *numbers, *_text_columns("shape", "remark")])
+        numbers = number_columns("max abs", "rel l2", "cosine", "out")
+        yield start_table([*text_columns("verdict", "model"), *numbers, *text_columns("shape", "remark")])
         for pair in view.model:
             cells = [
                 _verdict_cell(pair),
                 _text_cell(wording.label_model_pair(pair), "name"),
-                _number_cell(measure_max_abs(pair)),
-                _number_cell(measure(pair, "rel_l2")),
-                _number_cell(measure(pair, "cosine")),
+                number_cell(measure_max_abs(pair)),
+                number_cell(measure(pair, "rel_l2")),
+                number_cell(measure(pair, "cosine")),
                 _share_cell(pair),
                 _text_cell(format_shapes(pair)),
                 _text_cell(wording.describe_remark(pair), "soft wrap"),
@@ -432,7 +434,7 @@ def _show_layers(comparison: Comparison) -> Iterator[str]:
         yield "<section>" + _format_title("Layers in order of execution", comparison, view.candidate.label)
         yield _format_tools("layer")
         columns = [("n", True), ("layer", False), ("forward", False), ("max abs", True), ("backward", False)]
-        yield _start_table([*columns, ("max abs", True), *_text_columns("shape", "matched by", "remark")])
+        yield start_table([*columns, ("max abs", True), *text_columns("shape", "matched by", "remark")])
         for index, row in enumerate(view.rows):
             yield _format_layer(index, row, view.first is not None)
         yield _TABLE_END + "</section>"
@@ -451,7 +453,7 @@ def _format_layer(index: int, row: Row, has_first: bool) -> str:
         if pair is None:
             cells.append('<td class="soft">–</td><td class="number"></td>')
         else:
-            cells.append(_verdict_cell(pair) + _number_cell(measure_max_abs(pair)))
+            cells.append(_verdict_cell(pair) + number_cell(measure_max_abs(pair)))
     remarks = dict.fromkeys(wording.describe_remark(pair) for pair in row.pairs)
     cells += [
         _text_cell(format_shapes(row.pairs[0])),
@@ -470,8 +472,8 @@ def _show_gradients(comparison: Comparison) -> Iterator[str]:
         scale = format_number(view.counts.gradient_scale)
         yield f'<p class="soft">Relative to the scale: the largest of all gradients is {scale}.</p>'
         yield _format_tools("parameter")
-        numbers = _number_columns("max abs", "rel to scale", "cosine", "out")
-        yield _start_table([*_text_columns("verdict", "parameter"), *numbers, *_text_columns("shape", "matched by")])
+        numbers = number_columns("max abs", "rel to scale", "cosine", "out")
+        yield start_table([*text_columns("verdict", "parameter"), *numbers, *text_columns("shape", "matched by")])
         for pair in rank_gradients(view):
             yield _format_gradient(pair, view)
         yield _TABLE_END + "</section>"
@@ -485,9 +487,9 @@ def _format_gradient(pair: Pair, view: RecordingView) -> str:
     cells = [
         _verdict_cell(pair),
         f'<td class="name" data-key="{escape_html(label)}">{escape_html(format_name(label))}{note}</td>',
-        _number_cell(measure_max_abs(pair)),
-        _number_cell(view.share_of_scale(pair)),
-        _number_cell(measure(pair, "cosine")),
+        number_cell(measure_max_abs(pair)),
+        number_cell(view.share_of_scale(pair)),
+        number_cell(measure(pair, "cosine")),
         _share_cell(pair),
         _text_cell(format_shapes(pair)),
         _text_cell(wording.describe_pairing(pair) or "name", "soft wrap"),

@@ -62,7 +62,7 @@ def _store(item: Any) -> Any:
 
 
 def load_modes(data: Mapping[str, Any]) -> ModesFacts:
-    """Return the facts of modes in a result's plain data; raise LookupError, TypeError or ValueError where it is none."""
+    """Return the facts of modes in a result's plain data; damage is a LookupError, TypeError or ValueError."""
     layers: dict[LayerKey, LayerFacts] = {}
     for pair in data["pairs"]:
         if pair.get("rating") is not None:

@@ -36,7 +36,7 @@ from nndiff.modes.thresholds import TARGET_METRICS, parse_limits, parse_number, 
 from nndiff.reports import check_specs, write_reports
 from nndiff.reports.wording import select_candidate
 from nndiff.result import Note, NoteSlug
-from nndiff.text import plural, printable
+from nndiff.text import printable
 from nndiff.tolerance import choose_tolerance
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from nndiff.errors import SourceError, UsageError
@@ -43,8 +43,8 @@ Progress = Callable[[str, int, int], None]  # mode, elements done, elements in a
 class ModeRules:
     """Say how modes are judged, rated and required to be."""
 
-    tolerance: Tolerance = Tolerance()
-    limits: RatingLimits = RatingLimits()
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    limits: RatingLimits = field(default_factory=RatingLimits)
     thresholds: tuple[Threshold, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -119,7 +120,7 @@ def open_mode(folder: str, mode: str) -> StoredMode:
         layers = {name: LayerOutput(name, (tensor,)) for name, tensor in arrays.tensors.items()}
         troubles += arrays.troubles
     first, last = _find_ends(list(layers))
-    perplexity = stats.get("perplexity")
+    perplexity = math.inf if stats.get("perplexity") == "inf" else stats.get("perplexity")
     return StoredMode(
         mode,
         path,
@@ -159,7 +160,7 @@ def _read_recording(path: str) -> dict[str, LayerOutput]:
 
 
 def _find_ends(names: Sequence[str]) -> tuple[str, str]:
-    """Return the layers of the lowest and highest number, whole layers before their parts; else the ends of the list."""
+    """Return the layers of the lowest and highest number, whole layers before parts; else the ends of the list."""
     numbered = []
     for name in names:
         parsed = parse_layer(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -109,14 +110,13 @@ def torchao(config: str = "Int8WeightOnlyConfig", **settings: Any) -> Mode:
     """Return a mode of torchao by the name of its config, for example Int8DynamicActivationInt8WeightConfig."""
     if find_spec("torchao") is None:
         raise MissingExtraError("torchao", f"for {config}", "torchao")
-    import torchao.quantization
-
-    make_config = getattr(torchao.quantization, config, None)
+    quantization = import_module("torchao.quantization")
+    make_config = getattr(quantization, config, None)
     if make_config is None:
         raise UsageError(f"this version of torchao has no {config}")
 
     def apply_torchao(model: torch.nn.Module) -> torch.nn.Module:
-        torchao.quantization.quantize_(model, make_config(**settings))
+        quantization.quantize_(model, make_config(**settings))
         return model
 
     return apply_torchao
@@ -175,7 +175,7 @@ def round_weight(
     else:
         size = group if granularity == "group" else max(1, rows.shape[1])
         pieces = []
-        for piece in rows.split(size, dim=1):
+        for piece in torch.split(rows, size, dim=1):
             scale = _nonzero(piece.abs().amax(dim=1, keepdim=True)) / largest
             pieces.append(round_integers(piece, scale, bits))
         rounded = torch.cat(pieces, dim=1)

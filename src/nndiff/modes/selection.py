@@ -31,7 +31,7 @@ def choose_modes(definition: Definition, reference: str, only: Sequence[str], pr
 
 def _list_preset(definition: Definition, reference: str, preset: str | None) -> list[str]:
     """Return the modes of a preset; those of the file come before those that are built in."""
-    if preset in definition.presets:
+    if preset is not None and preset in definition.presets:
         return [str(name) for name in definition.presets[preset]]
     own = [definition.untouched, *definition.modes]
     standard = [definition.untouched, *library.STANDARD]

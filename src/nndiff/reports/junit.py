@@ -79,6 +79,7 @@ def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
 
 
 def count_cases(element: ET.Element) -> dict[str, str]:
+    """Return the attributes that count the testcases of a suite."""
     counts = {"tests": "testcase", "failures": FAILURE, "errors": ERROR}
     return {**{name: str(len(element.findall(f".//{tag}"))) for name, tag in counts.items()}, "time": "0"}
 
@@ -97,6 +98,7 @@ def _make_properties(comparison: Comparison) -> ET.Element:
 
 
 def make_case(classname: str, name: str, tag: str = "", message: str = "", detail: str = "") -> ET.Element:
+    """Return a testcase, with its trouble if there is any."""
     case = ET.Element("testcase", {"classname": classname, "name": name, "time": "0"})
     if tag:
         _add_trouble(case, tag, message, detail)

@@ -1,4 +1,4 @@
-"""Modes as JUnit XML: one testsuite per mode; a testcase per requirement, or per layer where there is none. Version 1."""
+"""Modes as JUnit XML: a testsuite per mode, a testcase per requirement and per layer. Version 1."""
 
 from __future__ import annotations
 

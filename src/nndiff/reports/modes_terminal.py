@@ -13,7 +13,7 @@ from nndiff.result import Comparison, Pair
 from nndiff.text import printable
 
 _RULE_WIDTH = 80
-_LABEL_WIDTH = 19  # columns of a label and what follows it
+_LABEL_WIDTH, _STATISTICS_WIDTH = 18, 11  # columns of a label
 _RATING_STYLES = {
     **dict.fromkeys(("very close", "near perfect", "excellent"), "green"),
     **dict.fromkeys(("fair",), "yellow"),
@@ -49,7 +49,7 @@ def render_modes(comparison: Comparison, options: ReportOptions) -> str:
 
 
 def _choose_pairs(comparison: Comparison, options: ReportOptions) -> list[Pair]:
-    """Return the layers to show: all with --verbose, else as many as --top, the first, the last and the output first."""
+    """Return the layers to show: all with --verbose, else --top many, the ends and the output before the worst."""
     pairs = list(comparison.pairs)
     if options.verbose or len(pairs) <= options.top:
         return pairs
@@ -68,14 +68,14 @@ def _list_section_lines(comparison: Comparison, pair: Pair) -> Iterator[Text]:
     several = len(comparison.candidates) > 1
     mode = f"Mode {printable(pair.candidate)}, " if several else ""
     yield rule
-    yield Text(f"{mode}{printable(modes_text.label_layer(pair.name))} - Comparison Results", "bold")
+    title = modes_text.title_layer(modes_text.get_modes(comparison), pair.name)
+    yield Text(f"{mode}{printable(title)}", "bold")
     yield rule
     for section in modes_text.list_layer_sections(comparison, pair):
         yield Text()
         yield Text(section.title)
-        short = max(len(label) for label, _ in section.lines) <= len("Range")
         for label, text in section.lines:
-            line = Text(f"  {label + ':':<{11 if short else _LABEL_WIDTH}}{text}")
+            line = Text(f"  {label + ':':<{_STATISTICS_WIDTH if section.is_narrow else _LABEL_WIDTH}}{text}")
             for rating, style in _RATING_STYLES.items():
                 line.highlight_words([f"({rating})"], style)
             yield line

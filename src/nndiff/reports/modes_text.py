@@ -35,6 +35,16 @@ def label_layer(name: str) -> str:
     return name.removesuffix(":output")
 
 
+def title_layer(facts: ModesFacts, name: str) -> str:
+    """Return the title of a layer's sections: `Layer 0` for a block, with its path where that is another name."""
+    label = label_layer(name)
+    is_block = label.rpartition(".")[0] == label_layer(facts.first).rpartition(".")[0]
+    number = number_layer(name)
+    if number == _FIRST or not is_block:
+        return f"{label} - Comparison Results"
+    return f"{number} - Comparison Results" + ("" if label == number else f" ({label})")
+
+
 def number_layer(name: str) -> str:
     """Return `Layer 0` for a numbered block, else `First Layer`."""
     match = _NUMBERED.fullmatch(label_layer(name) if ":" in name else name)
@@ -105,7 +115,7 @@ def format_decibels(value: float) -> str:
 
 
 def list_summary_titles(comparison: Comparison) -> list[str]:
-    """Return the titles of the summary table: those of the seed, then SQNR and top-1."""
+    """Return the titles of the summary table."""
     facts = get_modes(comparison)
     first = number_layer(facts.first) if facts.first else _FIRST
     return [
@@ -175,6 +185,7 @@ class LayerSection:
 
     title: str
     lines: tuple[tuple[str, str], ...]
+    is_narrow: bool = False  # labels are short
 
 
 def list_layer_sections(comparison: Comparison, pair: Pair) -> list[LayerSection]:
@@ -184,10 +195,11 @@ def list_layer_sections(comparison: Comparison, pair: Pair) -> list[LayerSection
     if metrics is None or layer is None:
         shapes = f"{list(pair.shape[0])} in the reference, {list(pair.shape[1])} in the mode"
         return [LayerSection("❌ Not comparable:", (("Shapes", shapes),))]
+    reference = printable(facts.reference).upper()
     sections = [
-        LayerSection(f"📊 {printable(facts.reference).upper()} Reference Statistics:", _describe_side(metrics, "ref")),
-        LayerSection("📊 Mode Output Statistics:", _describe_side(metrics, "cand")),
-        LayerSection("📏 Difference (Mode - Reference):", _describe_difference(metrics)),
+        LayerSection(f"📊 {reference} Reference Statistics:", _describe_side(metrics, "ref"), is_narrow=True),
+        LayerSection("📊 Mode Output Statistics:", _describe_side(metrics, "cand"), is_narrow=True),
+        LayerSection(f"📏 Difference (Mode - {reference}):", _describe_difference(metrics)),
         LayerSection("❌ Error Metrics:", _describe_errors(metrics, layer)),
         LayerSection("📈 Relative Metrics:", _describe_relative(metrics, layer)),
         LayerSection("📊 Absolute Difference Percentiles:", _describe_percentiles(metrics)),
@@ -215,17 +227,17 @@ def _describe_difference(metrics: Metrics) -> tuple[tuple[str, str], ...]:
 
 def _describe_errors(metrics: Metrics, layer: LayerFacts) -> tuple[tuple[str, str], ...]:
     return (
-        ("MSE", f"{metrics.mse:.6e}  ({layer.rating.mse.value})"),
+        ("MSE", f" {metrics.mse:.6e}  ({layer.rating.mse.value})"),
         ("RMSE", f"{metrics.rmse:9.6f}"),
         ("MAE", f"{metrics.mean_abs:9.6f}"),
-        ("SQNR", format_decibels(metrics.sqnr_db)),
+        ("SQNR", f" {format_decibels(metrics.sqnr_db)}"),
     )
 
 
 def _describe_relative(metrics: Metrics, layer: LayerFacts) -> tuple[tuple[str, str], ...]:
     return (
-        ("Relative MSE", f"{metrics.rel_mse:.6e} ({100 * metrics.rel_mse:6.3f}%)"),
-        ("Relative MAE", f"{metrics.rel_mae:.6e} ({100 * metrics.rel_mae:6.3f}%)"),
+        ("Relative MSE", f" {metrics.rel_mse:.6e} ({100 * metrics.rel_mse:6.3f}%)"),
+        ("Relative MAE", f" {metrics.rel_mae:.6e} ({100 * metrics.rel_mae:6.3f}%)"),
         ("Correlation", f"{metrics.correlation:9.6f}  ({layer.rating.correlation.value})"),
         ("Cosine", f"{metrics.cosine:9.6f}"),
     )
@@ -238,9 +250,9 @@ def _describe_percentiles(metrics: Metrics) -> tuple[tuple[str, str], ...]:
 
 def _describe_places(layer: LayerFacts) -> tuple[tuple[str, str], ...]:
     return (
-        ("Channel", describe_place(layer.worst_channel)),
-        ("Token", describe_place(layer.worst_token)),
-        ("Clipped", f"{100 * layer.clipped:.3f}% of the values"),
+        ("Channel", " " + describe_place(layer.worst_channel)),
+        ("Token", " " + describe_place(layer.worst_token)),
+        ("Clipped", f" {100 * layer.clipped:.3f}% of the values"),
     )
 
 
@@ -256,14 +268,14 @@ def describe_place(place: Place | None) -> str:
 def _describe_logits(mode: ModeFacts) -> tuple[tuple[str, str], ...]:
     assert mode.logits is not None  # asked before
     lines = [
-        ("KL Divergence", f"{mode.logits.kl:.6e}"),
-        ("Top-1 Agreement", f"{100 * mode.logits.top1:.2f}%"),
+        ("KL Divergence", f" {mode.logits.kl:.6e}"),
+        ("Top-1 Agreement", f" {100 * mode.logits.top1:.2f}%"),
     ]
     if not math.isnan(mode.logits.top5):
-        lines.append(("Top-5 Agreement", f"{100 * mode.logits.top5:.2f}%"))
+        lines.append(("Top-5 Agreement", f" {100 * mode.logits.top5:.2f}%"))
     if mode.perplexity is not None:
         before, after = mode.perplexity
-        lines.append(("Perplexity", f"{before:.4f} → {after:.4f} ({mode.perplexity_change:+.4f})"))
+        lines.append(("Perplexity", f" {before:.4f} → {after:.4f} ({mode.perplexity_change:+.4f})"))
     return tuple(lines)
 
 

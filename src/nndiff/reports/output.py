@@ -171,9 +171,9 @@ def print_text(text: str | bytes, for_people: bool = True) -> None:
         raise ReportError("cannot write to standard output: it is closed")
     try:
         buffer = getattr(stream, "buffer", None)
-        if buffer is None and isinstance(text, bytes):
-            raise ReportError("an image cannot be written to this standard output: give it a path, as in png:PATH")
         if buffer is None:
+            if isinstance(text, bytes):
+                raise ReportError("an image cannot be written to this standard output: give a path, as in png:PATH")
             stream.write(text)
         else:
             stream.flush()

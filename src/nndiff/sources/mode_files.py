@@ -1,4 +1,4 @@
-"""Outputs of modes in plain files: mode_X_layer_N.npy, mode_X_layer_N_PART.npy, mode_X_output.npy, mode_X_stats.json."""
+"""Modes in plain files: mode_X_layer_N.npy, mode_X_layer_N_PART.npy, mode_X_output.npy, mode_X_stats.json."""
 
 from __future__ import annotations
 

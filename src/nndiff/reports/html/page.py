@@ -110,10 +110,12 @@ def start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
 
 
 def text_columns(*titles: str) -> list[tuple[str, bool]]:
+    """Return columns of text."""
     return [(title, False) for title in titles]
 
 
 def number_columns(*titles: str) -> list[tuple[str, bool]]:
+    """Return columns of numbers."""
     return [(title, True) for title in titles]
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nndiff.metrics import Metrics
 from nndiff.mode_facts import Place
 from nndiff.modes.folder import LayerOutput
+from nndiff.recording.format.digests import count_workers
+from nndiff.stats.places import Floats, Grid, Table, add_errors
 from nndiff.tensors import Shape, TensorRef
 
-Floats = NDArray[np.float64]
-
-_BLOCK = 1 << 15  # elements: a handful of float64 temporaries of this size stay in the L2 cache
+_BLOCK = 1 << 17  # elements: both sides stay in the L2 cache
 _CHANNELS_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm", "LazyConv", "LazyBatchNorm")
 
 
@@ -29,18 +29,13 @@ class Places:
     clipped: float
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """See a tensor as outer positions x channels x inner positions."""
+@dataclass
+class _Errors:
+    """Gather the squared errors of one tensor."""
 
-    outer: int
-    channels: int
-    inner: int
-    token_shape: Shape  # without the channels
-
-    @property
-    def tokens(self) -> int:
-        return self.outer * self.inner
+    by_channel: Floats
+    by_token: Floats
+    clipped: int = 0
 
 
 def find_places(reference: LayerOutput, candidate: LayerOutput, metrics: Metrics) -> Places:
@@ -48,75 +43,69 @@ def find_places(reference: LayerOutput, candidate: LayerOutput, metrics: Metrics
 
     A value is clipped where the candidate is at its own largest or smallest value and the reference lies beyond it.
     """
-    channel_sums: Floats | None = None
+    by_channel: Floats | None = None
     worst_token: Place | None = None
     tokens = clipped = count = 0
     for sample, (ref, cand) in enumerate(zip(reference.parts, candidate.parts, strict=True)):
-        grid = _see_grid(ref)
-        sums = np.zeros(grid.channels)
-        token_sums = np.zeros(grid.tokens)
-        for block in _read_blocks(ref, cand, grid):
-            clipped += block.add_errors(sums, token_sums, metrics.cand_min, metrics.cand_max)
+        errors = _sum_errors(ref, cand, metrics)
+        clipped += errors.clipped
         count += ref.count
-        tokens += grid.tokens
-        if channel_sums is None or channel_sums.shape == sums.shape:
-            channel_sums = sums if channel_sums is None else channel_sums + sums
-        if ref.shape and token_sums.size and grid.channels:
-            worst = int(token_sums.argmax())
-            mse = float(token_sums[worst]) / grid.channels
-            if worst_token is None or mse > worst_token.mse:
-                index = tuple(int(axis) for axis in np.unravel_index(worst, grid.token_shape))
-                worst_token = Place(index, mse, sample if len(reference.parts) > 1 else None)
+        if not ref.count or not ref.shape:
+            continue
+        tokens += errors.by_token.size
+        if by_channel is None or by_channel.shape == errors.by_channel.shape:
+            by_channel = errors.by_channel if by_channel is None else by_channel + errors.by_channel
+        worst = int(errors.by_token.argmax())
+        mse = float(errors.by_token[worst]) / errors.by_channel.size
+        if worst_token is None or mse > worst_token.mse:
+            shape = list(ref.shape)
+            del shape[_find_channel_axis(ref)]
+            index = tuple(int(axis) for axis in np.unravel_index(worst, shape))
+            worst_token = Place(index, mse, sample if len(reference.parts) > 1 else None)
     channel = None
-    if channel_sums is not None and channel_sums.size and tokens and reference.parts[0].shape:
-        worst = int(channel_sums.argmax())
-        channel = Place((worst,), float(channel_sums[worst]) / tokens)
+    if by_channel is not None:
+        worst = int(by_channel.argmax())
+        channel = Place((worst,), float(by_channel[worst]) / tokens)
     return Places(channel, worst_token, clipped / count if count else math.nan)
 
 
-def _see_grid(tensor: TensorRef) -> _Grid:
-    """Return a tensor's channels: its last axis, the second of images and of what convolutions return."""
-    shape = tensor.shape
-    is_second = len(shape) >= 4 or (len(shape) == 3 and tensor.site.cls.startswith(_CHANNELS_SECOND))
-    axis = 1 if is_second else len(shape) - 1
-    if not shape:
-        return _Grid(1, 1, 1, ())
-    return _Grid(
-        math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]), (*shape[:axis], *shape[axis + 1 :])
-    )
+def _find_channel_axis(tensor: TensorRef) -> int:
+    """Return the axis of the channels: the last, but the second of images and of what convolutions return."""
+    is_second = tensor.site.cls.startswith(_CHANNELS_SECOND)
+    return 1 if len(tensor.shape) >= 4 or (len(tensor.shape) == 3 and is_second) else len(tensor.shape) - 1
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Hold some outer positions of both sides, all channels, all inner positions."""
+def _sum_errors(ref: TensorRef, cand: TensorRef, metrics: Metrics) -> _Errors:
+    """Return the squared errors of two tensors, summed on every core."""
+    shape: Shape = ref.shape or (1,)
+    axis = max(0, _find_channel_axis(ref))
+    channels, inner = shape[axis], math.prod(shape[axis + 1 :])
+    outer = math.prod(shape[:axis])
+    width = channels * inner
+    errors = _Errors(np.zeros(channels), np.zeros(outer * inner))
+    if not ref.count:
+        return errors
+    ends = (metrics.cand_min, metrics.cand_max)
 
-    ref: Floats
-    cand: Floats
-    start: int  # first outer position
-    grid: _Grid
+    def sum_rows(first: int, last: int) -> tuple[Floats, int]:
+        by_channel = np.zeros(channels)
+        clipped = 0
+        step = max(1, _BLOCK // width)
+        for start in range(first, last, step):
+            stop = min(last, start + step)
+            sides = [Table(side.read(start * width, stop * width), side.dtype) for side in (ref, cand)]
+            by_token = errors.by_token[start * inner : stop * inner]
+            clipped += add_errors(sides[0], sides[1], Grid(channels, inner), ends, by_channel, by_token)
+        return by_channel, clipped
 
-    def add_errors(self, channel_sums: Floats, token_sums: Floats, low: float, high: float) -> int:
-        """Add the squared errors to the sums; return how many values are clipped."""
-        with np.errstate(all="ignore"):
-            squares = np.square(self.cand - self.ref)
-        squares[~np.isfinite(squares)] = 0.0
-        table = squares.reshape(-1, self.grid.channels, self.grid.inner)
-        channel_sums += table.sum(axis=(0, 2))
-        outer = len(table)
-        begin = self.start * self.grid.inner
-        token_sums[begin : begin + outer * self.grid.inner] = table.sum(axis=1).reshape(-1)
-        beyond = (self.cand == high) & (self.ref > high)
-        beyond |= (self.cand == low) & (self.ref < low)
-        return int(np.count_nonzero(beyond))
+    workers = min(count_workers(), -(-ref.count // _BLOCK))
+    cuts = [outer * worker // workers for worker in range(workers + 1)]
+    for by_channel, clipped in _get_thread_pool().map(sum_rows, cuts[:-1], cuts[1:]):
+        errors.by_channel += by_channel
+        errors.clipped += clipped
+    return errors
 
 
-def _read_blocks(ref: TensorRef, cand: TensorRef, grid: _Grid) -> Iterator[_Block]:
-    width = grid.channels * grid.inner
-    if not width:
-        return
-    step = max(1, _BLOCK // width)
-    for start in range(0, grid.outer, step):
-        stop = min(grid.outer, start + step)
-        first, last = start * width, stop * width
-        ref_block = ref.dtype.decode(ref.read(first, last)).astype(np.float64)
-        yield _Block(ref_block, cand.dtype.decode(cand.read(first, last)).astype(np.float64), start, grid)
+@cache
+def _get_thread_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count_workers(), thread_name_prefix="nndiff-places")

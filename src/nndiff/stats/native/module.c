@@ -5,6 +5,7 @@
 #include "batch.h"
 #include "gather.h"
 #include "pages.h"
+#include "places.h"
 #include "results.h"
 #include "side_python.h"
 
@@ -375,6 +376,7 @@ static PyMethodDef module_methods[] = {
     {"measure", measure, METH_VARARGS, side_measure_doc},
     {"hashes", hashes, METH_VARARGS, side_hashes_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
+    {"places", places, METH_VARARGS, places_doc},
     {"address", address, METH_VARARGS, address_doc},
     {"know", know, METH_VARARGS, know_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

@@ -74,6 +74,10 @@ class _Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 name = word.partition("=")[0]
                 self.error(f"unknown option {name}{_suggest_name(name, self._option_string_actions)}")
+        words: list[str] | None = getattr(parsed, "more_words", None)
+        if words is not None:  # argparse takes positionals in one place only, not also behind the next option
+            words += unknown_words
+            return parsed, []
         if unknown_words:
             self.error(f"unexpected argument {unknown_words[0]!r}")
         return parsed, unknown_words

@@ -119,11 +119,12 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
         help="the file or MODEL, then modes; with --compare modes only",
     )
     add_options(parser, _RECORD, _COMPARE, TOLERANCE, REPORTS)
-    parser.set_defaults(dry_run=False)
+    parser.set_defaults(dry_run=False, more_words=[])
 
 
 def run(args: argparse.Namespace) -> int:
     """Record what is missing, compare, report; return the exit status."""
+    args.names += args.more_words
     rules = ModeRules(
         choose_tolerance(args.atol, args.rtol, args.tolerance),
         parse_limits(args.rate),
@@ -308,11 +309,13 @@ def _report(comparison: Comparison, args: argparse.Namespace, folder: str | None
 
 
 def _write_comparisons(comparison: Comparison, folder: str) -> None:
-    """Write each mode's comparison and the summary of all into a folder."""
+    """Write each mode's comparison into a folder, and of several modes the summary."""
     os.makedirs(folder, exist_ok=True)
+    against = f"vs_{comparison.reference.label}"
     for side in comparison.candidates:
-        path = os.path.join(folder, f"mode_{side.label}_comparison.json")
+        path = os.path.join(folder, f"mode_{side.label}_{against}.json")
         write_reports(select_candidate(comparison, side), [f"json:{path}"])
-    summary = os.path.join(folder, "summary")
-    formats = ["json", "csv", "md"] + (["png"] if find_spec("matplotlib") is not None else [])
-    write_reports(comparison, [f"{name}:{summary}.{name}" for name in formats])
+    if len(comparison.candidates) > 1:
+        summary = os.path.join(folder, f"summary_{against}")
+        formats = ["json", "csv", "md"] + (["png"] if find_spec("matplotlib") is not None else [])
+        write_reports(comparison, [f"{name}:{summary}.{name}" for name in formats])

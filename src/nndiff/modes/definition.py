@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,7 @@ from nndiff.text import listed
 
 DEFAULT_REFERENCE = "fp32"
 DEFAULT_SAMPLES = 10
+DEFAULT_SEQ_LEN = 512  # tokens
 _FLOATING_POINT = re.compile(r"(fp|float|bf|bfloat|tf)(16|32|64)")
 _FILE_NAME = re.compile(r"[^/\\\0\s]+")
 
@@ -126,12 +127,24 @@ def _define_built_model(name: str, options: SampleOptions) -> Definition:
     def make_samples() -> list[Any]:
         spec = build_model(name, build_options)
         inputs = spec.inputs or make_token_drawer(spec.model, 1, options.seq_len)
+        if options.seq_len is None and getattr(spec.model, "main_input_name", "") == "input_ids":
+            inputs = _make_long_input_maker(spec.model, build_options)
         if inputs is None:
             raise ModelError(f"{name} has no inputs: write a file with model() and samples()")
         seed_everything(options.seed)
         return [as_inputs(inputs).data for _ in range(options.count)]
 
     return Definition(name, lambda: build_model(name, build_options).model, make_samples, {}, seed=options.seed)
+
+
+def _make_long_input_maker(model: torch.nn.Module, options: BuildOptions) -> Callable[[], Any]:
+    """Return a function that draws text of the default length, or as long as a Hugging Face model takes it."""
+    from nndiff.models.huggingface import make_input_maker
+
+    config: Any = model.config
+    longest = getattr(config, "max_position_embeddings", None)
+    length = min(DEFAULT_SEQ_LEN, longest) if isinstance(longest, int) and longest > 0 else DEFAULT_SEQ_LEN
+    return make_input_maker(model, config, replace(options, seq_len=length))
 
 
 def _make_samples(module: ModuleType, target: str, options: SampleOptions) -> list[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
@@ -13,7 +14,9 @@ from nndiff.result import Comparison, Pair
 from nndiff.text import printable
 
 _RULE_WIDTH = 80
+_UNLIMITED = 10_000  # columns
 _LABEL_WIDTH, _STATISTICS_WIDTH = 18, 11  # columns of a label
+_LAYER_TITLES = ("SQNR", "MSE", "rating", "correlation")
 _RATING_STYLES = {
     **dict.fromkeys(("very close", "near perfect", "excellent"), "green"),
     **dict.fromkeys(("fair",), "yellow"),
@@ -29,10 +32,14 @@ def render_modes(comparison: Comparison, options: ReportOptions) -> str:
     verdict, status = summary.verdict_line(comparison)
     console.print(Text(verdict, f"bold {OUTCOME_STYLES[comparison.outcome]}").append(status, "dim"))
     if len(facts.modes) == 1 or options.verbose:
-        for pair in _choose_pairs(comparison, options):
+        chosen = _choose_pairs(comparison, options)
+        for pair in chosen:
             console.print()
             for line in _list_section_lines(comparison, pair):
                 console.print(line, soft_wrap=True)
+        others = [pair for pair in comparison.pairs if pair not in chosen]
+        for line in _list_layer_lines(comparison, others, options, width):
+            console.print(line, soft_wrap=True)
     console.print()
     for line in _list_summary_lines(comparison, width):
         console.print(line, soft_wrap=True)
@@ -49,18 +56,36 @@ def render_modes(comparison: Comparison, options: ReportOptions) -> str:
 
 
 def _choose_pairs(comparison: Comparison, options: ReportOptions) -> list[Pair]:
-    """Return the layers to show: all with --verbose, else --top many, the ends and the output before the worst."""
-    pairs = list(comparison.pairs)
-    if options.verbose or len(pairs) <= options.top:
-        return pairs
+    """Return the layers that get sections: all with --verbose, else the first, the last and the output."""
     facts = modes_text.get_modes(comparison)
+    if options.verbose:
+        return list(comparison.pairs)
     important = {facts.first, facts.last, *(mode.output for mode in facts.modes)}
-    chosen = sorted(pairs, key=lambda pair: (pair.name not in important, -_get_error(pair)))[: options.top]
-    return [pair for pair in pairs if pair in chosen]
+    return [pair for pair in comparison.pairs if pair.name in important]
 
 
-def _get_error(pair: Pair) -> float:
-    return pair.metrics.rel_mse if pair.metrics else 0.0
+def _list_layer_lines(
+    comparison: Comparison, pairs: Sequence[Pair], options: ReportOptions, width: int
+) -> Iterator[Text]:
+    """Yield a table of layers without sections, the worst first."""
+    facts = modes_text.get_modes(comparison)
+    ranked = sorted(pairs, key=lambda pair: pair.metrics.sqnr_db if pair.metrics else -math.inf)
+    rows = []
+    for pair in ranked[: options.top]:
+        metrics, layer = pair.metrics, facts.layers.get((pair.candidate, pair.name))
+        texts = ["–"] * 4
+        if metrics is not None and layer is not None:
+            decibels = modes_text.format_decibels(metrics.sqnr_db)
+            texts = [decibels, f"{metrics.mse:.3e}", layer.rating.mse.value, f"{metrics.correlation:.6f}"]
+        rows.append([Cell(text) for text in (printable(modes_text.label_layer(pair.name)), *texts)])
+    if not rows:
+        return
+    yield Text()
+    yield Text("Other layers, lowest SQNR first", "bold")
+    columns = [Column("layer", ALWAYS, least=20), *(Column(title, 50, right=True) for title in _LAYER_TITLES)]
+    yield from format_table(columns, rows, width)
+    if len(rows) < len(ranked):
+        yield Text(f"  {len(ranked) - len(rows):,} more: use --top or --verbose", "dim")
 
 
 def _list_section_lines(comparison: Comparison, pair: Pair) -> Iterator[Text]:
@@ -92,7 +117,7 @@ def _list_summary_lines(comparison: Comparison, width: int) -> Iterator[Text]:
     for position, title in enumerate(modes_text.list_summary_titles(comparison)):
         columns.append(Column(title, ALWAYS if position == 0 else 50 - position, right=position > 0))
     rows = [[Cell(text) for text in row] for row in modes_text.list_summary_rows(comparison)]
-    table = list(format_table(columns, rows, max(width, 100), indent=0))
+    table = list(format_table(columns, rows, _UNLIMITED, indent=0))  # no column goes: lines may be long
     yield table[0]
     yield Text("-" * max(len(line) for line in table), "dim")
     yield from table[1:]

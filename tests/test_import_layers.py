@@ -12,13 +12,13 @@ ROOT = Path(nndiff.__file__).parent
 
 # Low floors first.
 FLOORS = (
-    "errors text names dtypes tolerance verdict metrics",
-    "files tensors run_facts run_summary run_json result result_json",
+    "errors text names dtypes tolerance verdict metrics mode_facts",
+    "files tensors run_facts run_summary run_json mode_json result result_json",
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",
-    "diagnosis findings runs modes",
-    "comparison batches",
+    "diagnosis findings runs",
+    "comparison batches modes",
     "reports",
     "api integrations",
     "commands demo",

@@ -13,7 +13,8 @@ from nndiff import result_json
 from nndiff.batches import merge_batches
 from nndiff.comparison import compare_sources
 from nndiff.errors import UsageError
-from nndiff.reports import ReportOptions, get_report, write_report
+from nndiff.reports import ReportOptions, write_report
+from nndiff.reports.terminal import TerminalReport
 from nndiff.result import Comparison, FirstDivergence, present_with
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 
@@ -28,7 +29,7 @@ class _Presenter:
 
     def text(self, comparison: Comparison) -> str:
         """Return the terminal report."""
-        return get_report("terminal").render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
+        return TerminalReport().render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
 
     def html(self, comparison: Comparison) -> str:
         """Return the html report, for a notebook."""
@@ -315,6 +316,6 @@ def assert_same(reference: Any, candidate: Any, inputs: Any = None, *, msg: str 
     __tracebackhide__ = True  # pytest shows the caller's line, not this one
     result = compare(reference, candidate, inputs=inputs, **options)
     if result.exit_code:
-        headline = get_report("terminal").render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
-        report = get_report("terminal").render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
+        headline = TerminalReport().render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
+        report = TerminalReport().render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
         raise AssertionError("\n".join(filter(None, (f"{msg}: {headline}" if msg else headline, report))))

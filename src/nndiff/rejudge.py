@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from nndiff.errors import UsageError
-from nndiff.judge import EXACT, is_accepted, judge_candidate
+from nndiff.judge import EXACT, apply_thresholds, is_accepted, judge_candidate
 from nndiff.metrics import Metrics
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.proof import shrink_tolerance
@@ -57,6 +57,8 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
         mine = [pair for pair in pairs if pair.candidate == side.label]
         leftovers = comparison.leftovers_of(side.label)
         judgement = judge_candidate(mine, leftovers, comparison.rules, comparison.reference, side)
+        if comparison.modes is not None:
+            judgement = apply_thresholds(judgement, comparison.modes.get_mode(side.label), comparison.modes.thresholds)
         judgements[side.label] = judgement
         is_open = is_open or _hangs_on_open_pairs(comparison, tolerance, side, mine, leftovers)
         known = comparison.first_divergences.get(side.label)

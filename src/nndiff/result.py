@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.metrics import Metrics
+from nndiff.mode_facts import ModesFacts
 from nndiff.names import matches_any
 from nndiff.run_facts import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.tensors import Shape, Site, Slot
@@ -75,6 +76,7 @@ class NoteSlug(str, Enum):
     NOT_KEPT = "not-kept"
     SUM_OF_GRADIENTS = "sum-of-gradients"
     LOSS_NOT_FINITE = "loss-not-finite"
+    MODE = "mode"
 
 
 @dataclass(frozen=True)
@@ -469,6 +471,7 @@ class Comparison:
     notes: tuple[Note, ...] = ()
     rules: Rules = Rules()
     run: tuple[RunFacts, ...] = ()  # of kind run: one for each candidate, in their order
+    modes: ModesFacts | None = None  # of kind modes
 
     @property
     def verdict(self) -> str:

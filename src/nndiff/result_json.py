@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nndiff import mode_json
 from nndiff.errors import ReportError, SourceError, UsageError
 from nndiff.files import RegularFile, Window
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
@@ -259,6 +260,8 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         data["recording"] = _store_summaries(summaries)
     if comparison.kind == "run":
         data.update(store_runs(comparison.run))
+    if comparison.modes is not None:
+        mode_json.add_modes(data, comparison.modes)
     return data
 
 
@@ -453,6 +456,7 @@ def from_dict(data: dict[str, Any], load_relation: LoadRelation) -> Comparison:
         notes=_load_notes(data["notes"]),
         rules=_load_rules(data["rules"]),
         run=load_runs(data, [side.label for side in candidates]) if data["kind"] == "run" else (),
+        modes=mode_json.load_modes(data) if data["kind"] == "modes" else None,
     )
     named = {pair.candidate for pair in comparison.pairs} | set(comparison.judgements)
     named |= {leftover.candidate for leftover in comparison.leftovers}

@@ -75,6 +75,11 @@ _OF_KIND: dict[tuple[str, str], str] = {
     ("run", "junit"): "nndiff.reports.run_junit:RunJunitReport",
     ("run", "html"): "nndiff.reports.html.run_page:RunHtmlReport",
     ("run", "png"): "nndiff.reports.run_picture:RunPicture",
+    ("modes", "csv"): "nndiff.reports.modes_csv:ModesCsvReport",
+    ("modes", "md"): "nndiff.reports.modes_markdown:ModesMarkdownReport",
+    ("modes", "junit"): "nndiff.reports.modes_junit:ModesJunitReport",
+    ("modes", "html"): "nndiff.reports.modes_html:ModesHtmlReport",
+    ("modes", "png"): "nndiff.reports.modes_picture:ModesPicture",
 }
 _OTHER_NAMES = {
     "markdown": "md",
@@ -111,7 +116,7 @@ def draw_picture(comparison: Comparison, name: str = "png") -> bytes:
     place = _OF_KIND.get((comparison.kind, name))
     if place is None:
         raise ReportError(
-            f"{name} pictures show training runs, and this is a comparison of kind {comparison.kind!r}: use html"
+            f"{name} pictures show training runs and modes, not a comparison of kind {comparison.kind!r}: use html"
         )
     picture: Picture = _load_member(place)()
     return picture.draw(comparison)

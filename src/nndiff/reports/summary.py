@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from nndiff.reports.figures import format_name, format_number, format_percent
 from nndiff.reports.layers import RecordingView, view_recordings
+from nndiff.reports.modes_text import describe_modes
 from nndiff.reports.run_wording import describe_runs
 from nndiff.reports.wording import OUTCOME_SIGNS, name_extra_outputs, shows_layers
 from nndiff.result import (
@@ -63,7 +64,9 @@ def headline(comparison: Comparison) -> str:
     """Return the one line that a person reads first."""
     if comparison.kind == "run":
         return describe_runs(comparison)
-    if comparison.outcome is Outcome.NOTHING:
+    if comparison.modes is not None:
+        story = describe_modes(comparison)
+    elif comparison.outcome is Outcome.NOTHING:
         story = explain_nothing_compared(comparison)
     elif shows_layers(comparison):
         story = _describe_recordings(comparison)

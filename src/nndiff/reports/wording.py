@@ -109,6 +109,7 @@ def select_candidate(comparison: Comparison, candidate: Side) -> Comparison:
         findings=tuple(finding for finding in comparison.findings if finding.candidate in ("", label)),
         first_divergences={label: firsts[label]} if label in firsts else {},
         run=tuple(facts for facts in comparison.run if facts.candidate == label),
+        modes=comparison.modes.select(label) if comparison.modes else None,
     )
 
 

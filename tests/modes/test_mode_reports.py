@@ -35,18 +35,18 @@ def blamed(tmp_path: Path) -> Comparison:
 
 def test_blame_and_recommendation_are_told(blamed: Comparison) -> None:
     for name in ("terminal", "md", "html"):
-        text = str(get_report(name, "modes").render(blamed, ReportOptions(width=100)))
+        text = str(get_report(name).render(blamed, ReportOptions(width=100)))
         assert text.index("layers.1.fc") < text.index("layers.0.fc")
         assert "predicted 31.5 dB, verified 30.25 dB" in text
         assert "KEEP = [" in text
         assert "mse 0.001 is met already" in text
-    terminal = str(get_report("terminal", "modes").render(blamed, ReportOptions(width=100)))
+    terminal = str(get_report("terminal").render(blamed, ReportOptions(width=100)))
     assert "75.0%" in terminal
 
 
 def test_names_are_text_wherever_they_stand(blamed: Comparison) -> None:
-    assert "<b>" not in str(get_report("html", "modes").render(blamed, ReportOptions()))
-    for line in str(get_report("md", "modes").render(blamed, ReportOptions())).split("\n"):
+    assert "<b>" not in str(get_report("html").render(blamed, ReportOptions()))
+    for line in str(get_report("md").render(blamed, ReportOptions())).split("\n"):
         assert "<b>|" not in line
 
 

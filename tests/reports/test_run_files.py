@@ -99,9 +99,7 @@ def test_hostile_names_are_drawn_as_they_are(tmp_path: Path) -> None:
 def test_png_is_a_report_of_runs_alone(tmp_path: Path) -> None:
     write_report(run_different(), f"png:{tmp_path / 'x.png'}")
     read_size((tmp_path / "x.png").read_bytes())
-    with pytest.raises(
-        ReportError, match="png pictures show training runs, and this is a comparison of kind 'checkpoint'"
-    ):
+    with pytest.raises(ReportError, match=r"png pictures show training runs.*kind 'checkpoint'"):
         write_report(mixed(), f"png:{tmp_path / 'y.png'}")
     assert not (tmp_path / "y.png").exists()
     for spec in ("png", "png:-"):

@@ -87,7 +87,7 @@ def test_findings_stand_right_under_the_headline() -> None:
 
 def test_what_is_not_recorded_is_said_and_not_claimed_equal() -> None:
     text = get_report("terminal").render(run_dumps(), PLAIN)
-    assert "initial weights and data: not recorded" in text
+    assert "initial weights and data were not recorded" in text
     assert "agree up to here" not in text
     rows = {row[0]: row[1:] for row in run_wording.list_quantities(run_dumps().run[0])}
     assert rows["gradients"] == ("not recorded", "–", "the dumps hold no such tensors")

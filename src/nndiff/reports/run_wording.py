@@ -178,16 +178,17 @@ class Parting:
 
 def describe_partings(comparison: Comparison) -> list[Parting]:
     """Return where each candidate parts from the reference, in their order."""
-    several, harmless = len(comparison.candidates) > 1, bool(list_harmless_causes(comparison))
+    several = len(comparison.candidates) > 1
     partings = []
     for facts in comparison.run:
+        is_explained = any(finding.candidate in ("", facts.candidate) for finding in comparison.findings)
         if facts.first_divergence:
-            partings.append(_describe_divergence(facts, facts.first_divergence, several, harmless))
+            partings.append(_describe_divergence(facts, facts.first_divergence, several, is_explained))
     return partings
 
 
-def _describe_divergence(facts: RunFacts, first: RunDivergence, several: bool, harmless: bool) -> Parting:
-    """Return where one candidate parts, what is still equal there, and where to look."""
+def _describe_divergence(facts: RunFacts, first: RunDivergence, several: bool, is_explained: bool) -> Parting:
+    """Return where one candidate parts, what is still equal there, and, where no finding says it, where to look."""
     name = name_step(first.mark)
     if first.mark.number >= 0 and first.mark.epoch is not None and first.mark.batch is not None:
         name += f" (step {first.mark.number})"
@@ -202,13 +203,15 @@ def _describe_divergence(facts: RunFacts, first: RunDivergence, several: bool, h
         if quantity is first.quantity:
             break
         (unknown if quantity in facts.unknown else earlier).append(QUANTITY_LABELS[quantity])
-    why = "see the finding: harmless" if harmless else _ADVICE[first.quantity]
+    why = []
     if earlier:
         verb = "agrees" if earlier in (["loss"], ["data"]) else "agree"
-        why = f"{_join_words(earlier)} {verb} up to here: {why}"
+        why.append(f"{_join_words(earlier)} {verb} up to here")
     if unknown:
-        why += f" ({_join_words(unknown)}: not recorded)"
-    return Parting(name, ", ".join(what), why)
+        verb = "was" if unknown in (["loss"], ["data"]) else "were"
+        why.append(f"{_join_words(unknown)} {verb} not recorded")
+    why.append("see the finding" if is_explained else _ADVICE[first.quantity])
+    return Parting(name, ", ".join(what), "; ".join(why))
 
 
 def _join_words(words: Sequence[str]) -> str:

@@ -302,7 +302,8 @@ def test_small_tensors_are_kept_as_they_are() -> None:
 
 
 def test_a_width_that_does_not_fit_is_rounded_down_or_refused() -> None:
-    numbers = RawArray.from_array(np.zeros(1000, np.float32))
+    zeros = np.zeros(1000, np.float32)
+    numbers = RawArray.from_array(zeros)
     assert sketch_tensors([numbers] * 3, [999, 1000, 3]).widths.tolist() == [512, 1000, 2]
     with pytest.raises(ValueError, match="0 to 65536, got -1"):
         sketch_tensors([numbers], [-1])

@@ -100,6 +100,7 @@ class StateSampler:
         self._shapes: tuple[Shape, ...] = ()
         self._dtypes: tuple[str, ...] = ()
         self._widths: list[int] = []
+        self.has_parts = False  # a tensor was only in part in this process
         self.unreadable: dict[str, str] = {}  # names of tensors that have no elements here, and why
 
     def sample(self, families: list[_Family]) -> StepTensors:
@@ -152,8 +153,9 @@ class StateSampler:
     def _copy_tensor(self, title: str, tensor: torch.Tensor) -> RawTensor | None:
         """Return the elements of a tensor that is elsewhere or otherwise laid out; None if it has none here."""
         try:
-            if hasattr(tensor, "to_local"):  # of a DTensor this process has a part only
-                tensor = tensor.to_local()
+            if hasattr(tensor, "to_local"):  # a DTensor, of which this process may have a part only
+                whole_count, tensor = tensor.numel(), tensor.to_local()
+                self.has_parts |= tensor.numel() != whole_count
             is_strided = type(tensor) in _PLAIN_CLASSES and tensor.layout is torch.strided
             if is_strided and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
                 raise RuntimeError("its storage was freed")

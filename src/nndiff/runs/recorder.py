@@ -161,6 +161,8 @@ class TrainingRecorder:
         with torch.no_grad():
             families = collect_families(model, parameters, optimizers, with_gradients=number is not None)
             tensors = self._sampler.sample(families)
+        if self._sampler.has_parts:
+            self._add_note("the model is sharded: of its tensors, only the parts in this process were recorded")
         if self._sampler.unreadable:
             names = list(self._sampler.unreadable)
             self._sampler.unreadable = {}

@@ -55,7 +55,7 @@ def test_statistics_that_part_before_the_run_are_told_as_such():
     other.bn.running_mean.add_(0.1)
     result = compare(one, other, inputs=INPUT, mode="train")
     assert result.first_divergence.slot == "buffer_before"
-    assert "out before the run begins" in result.first_divergence.why
+    assert "differs before the run" in result.first_divergence.why
 
 
 def test_a_parameter_that_nothing_shows_is_told_as_such(tmp_path):

@@ -54,18 +54,18 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
     findings: list[Finding] = []
     is_open = False
     for side in comparison.candidates:
-        mine = [pair for pair in pairs if pair.candidate == side.label]
+        candidate_pairs = [pair for pair in pairs if pair.candidate == side.label]
         leftovers = comparison.leftovers_of(side.label)
-        judgement = judge_candidate(mine, leftovers, comparison.rules, comparison.reference, side)
+        judgement = judge_candidate(candidate_pairs, leftovers, comparison.rules, comparison.reference, side)
         if comparison.modes is not None:
             judgement = apply_thresholds(judgement, comparison.modes.get_mode(side.label), comparison.modes.thresholds)
         judgements[side.label] = judgement
-        is_open = is_open or _hangs_on_open_pairs(comparison, tolerance, side, mine, leftovers)
+        is_open = is_open or _hangs_on_open_pairs(comparison, tolerance, side, candidate_pairs, leftovers)
         known = comparison.first_divergences.get(side.label)
         first = None
         if judgement.outcome.exit_code:
-            still_first = known is not None and _is_still_first(known, comparison.pairs_of(side.label), mine)
-            first = known if still_first else _find_first_failing(mine, comparison.rules)
+            still_first = known is not None and _is_still_first(known, comparison.pairs_of(side.label), candidate_pairs)
+            first = known if still_first else _find_first_failing(candidate_pairs, comparison.rules)
             if first is not None:
                 firsts[side.label] = first
         for finding in comparison.findings:
@@ -190,8 +190,8 @@ def _forget_count(metrics: Metrics, verdict: Verdict) -> Metrics:
 def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter: bool) -> bool:
     """Return True if a pair passes by a proof that may not hold at another tolerance.
 
-    A bias gradient is judged as a sum while the gradients it is the sum of pass. A relation of elements that are all
-    alike within tolerance is none.
+    A bias gradient is judged as a sum while the gradients it is the sum of pass. Where all elements are alike within
+    tolerance, a relation proves nothing.
     """
     if pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
         return tighter
@@ -228,7 +228,7 @@ def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:
 
 
 def _is_still_first(known: FirstDivergence, before: list[Pair], now: list[Pair]) -> bool:
-    """Return True if a place found at one tolerance is the first at another: still out, and none newly before it."""
+    """Return True if a first divergence is still the first: it still fails, and nothing before it fails anew."""
     failed_before = {pair.name for pair in before if not pair.verdict.passed}
     failing = [pair for pair in now if not pair.verdict.passed]
     at_place = [pair for pair in failing if pair.name == known.name]
@@ -239,7 +239,7 @@ def _is_still_first(known: FirstDivergence, before: list[Pair], now: list[Pair])
 
 
 def _find_first_failing(pairs: list[Pair], rules: Rules) -> FirstDivergence | None:
-    """Return the first pair that is out, one kind of tensor after the other; what went into it is not saved."""
+    """Return the first pair out of tolerance, by kind of tensor and then by order; its inputs are not saved."""
     failing = [pair for pair in pairs if pair.sites and not pair.verdict.passed and decides_verdict(pair, rules)]
     for slot in _SLOT_ORDER:
         for pair in sorted(failing, key=lambda failed: failed.order):
@@ -254,7 +254,7 @@ def _find_first_failing(pairs: list[Pair], rules: Rules) -> FirstDivergence | No
                 slot=slot,
                 reason=PartingReason.FIRST_OUT,
                 verdict=pair.verdict,
-                why="the first that is out of tolerance; a saved result does not tell what went into it",
+                why="this is the first out of tolerance; a saved result does not hold its inputs",
                 max_abs=pair.metrics.max_abs if pair.metrics else None,
                 module=reference.module,
                 candidate_module=candidate.module,

@@ -79,4 +79,4 @@ def test_a_loss_that_is_made_otherwise_is_where_they_part(tmp_path):
     other = recorded(tmp_path, "other", backward=True, loss=lambda output: output.square().sum())
     result = compare(one, other)
     assert result.first_divergence.name == "(model):loss"
-    assert "every output is in tolerance" in result.first_divergence.why
+    assert "every output agrees" in result.first_divergence.why

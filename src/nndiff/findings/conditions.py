@@ -113,7 +113,7 @@ def _find_dropout(case: Case) -> Iterator[Finding]:
     dropping = case.reference.get("dropout_active") or case.candidate.get("dropout_active") or ()
     names = [str(name) for name in dropping]
     first = case.first
-    # dropout draws alike where what comes before it is alike: it is to blame only where the runs part in it
+    # dropout draws the same numbers as long as the runs agree: blame it only where they part in it
     if first is not None and any(f"{name}.".startswith(f"{first.module}.".lstrip(".")) for name in names):
         repair = "record both with --dropout off, or with --mode eval" if case.was_run_by_nndiff else "turn dropout off"
         yield Finding(

@@ -64,7 +64,7 @@ def format_code(text: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Return text in which every character that could mean something is an HTML entity."""
+    """Return text with every special character as an HTML entity."""
     return _NOT_PLAIN.sub(lambda match: f"&#{ord(match[0])};", printable(text))
 
 
@@ -328,7 +328,7 @@ def _gap_cells(side: GapSide | None) -> tuple[str, str]:
 
 
 def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    """Yield the gradients of the parameters, those that do not match first."""
+    """Yield the parameter gradients, mismatches first."""
     for view in view_recordings(comparison):
         unequal = rank_gradients(view)
         if not options.verbose:

@@ -192,7 +192,7 @@ def print_text(text: str, for_people: bool = True) -> None:
 
 
 def silence_stdout() -> None:
-    """Let what is still buffered go nowhere, or the interpreter would complain at its end."""
+    """Discard what is still buffered; the interpreter would fail to flush it on exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -121,7 +121,7 @@ def _list_differences(totals: Totals, unit: str) -> list[str]:
 
 
 def _describe_recordings(comparison: Comparison) -> str:
-    """Say the outside and the inside apart: `outputs agree; 4 of 96 layers differ inside`."""
+    """Describe outputs and layers separately: `outputs agree; 4 of 96 layers differ inside`."""
     views = view_recordings(comparison)
     if len(views) == 1:
         return _describe_recording(comparison, views[0])
@@ -333,7 +333,7 @@ def describe_passing(comparison: Comparison) -> str:
 
 
 def count_layers(view: RecordingView) -> str:
-    """Return how many layers both sides have, and each alone."""
+    """Return how many layers the sides have in common, and how many each has alone."""
     parts = [f"{view.counts.common_layers:,} common"]
     parts += [f"{view.counts.layers_only_in[side]:,} only in the {side}" for side in SIDES]
     return ", ".join(parts)
@@ -380,7 +380,7 @@ def describe_outputs(view: RecordingView) -> str:
 
 
 def describe_cut_off(view: RecordingView) -> str:
-    """Return how much of one side the other never came to."""
+    """Return how many tensors of each side the other, which was cut off, never reached."""
     parts = []
     for side in SIDES:
         number = sum(leftover.side == side for leftover in view.unreached)
@@ -391,7 +391,7 @@ def describe_cut_off(view: RecordingView) -> str:
 
 
 def close_summary(comparison: Comparison, view: RecordingView) -> tuple[bool, str]:
-    """Return whether all is well with a candidate, and the last line to say about it."""
+    """Return whether a candidate passed, and the last line about it."""
     outcome = comparison.outcome_of(view.candidate.label)
     if outcome is Outcome.IDENTICAL:
         return True, "identical"
@@ -434,7 +434,7 @@ def list_notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _note_faint_tensors(comparison: Comparison) -> Iterator[str]:
-    """Name what passes only because it is small: no value of it could be told from zero."""
+    """Name tensors that pass only because all their values are smaller than atol."""
     names = []
     for pair in comparison.pairs:
         metrics = pair.metrics

@@ -39,7 +39,7 @@ UNKNOWN = Cell("")  # in a row that stands for several others
 
 @dataclass(frozen=True)
 class Layout:
-    """Say which columns stand in the row, how wide, and which stand below it."""
+    """Hold the columns that stand in the row, their widths, and those that stand below it."""
 
     widths: dict[int, int]
     brief: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ def shorten(text: str, width: int, head: float = 0.5) -> str:
 
 
 def shorten_all(texts: Sequence[str], width: int) -> list[str]:
-    """Return texts that fit, cut where most of them stay apart: in the middle if that does, or nearer an end."""
+    """Return texts cut to fit, at the place that keeps most of them distinct: in the middle, or nearer an end."""
     if all(cell_len(text) <= width for text in texts):
         return list(texts)
     attempts = ([shorten(text, width, head) for text in texts] for head in (0.5, 0.67, 0.33, 0.8, 0.2, 0.0))
@@ -167,7 +167,7 @@ def _sum_widths(widths: dict[int, int]) -> int:
 def _spread_room(
     columns: Sequence[Column], least: dict[int, int], natural: dict[int, int], width: int
 ) -> dict[int, int]:
-    """Give the spare room to the columns that shrink, the most important first; take where even that is too much."""
+    """Give spare width to columns that can shrink, the most important first; shrink further if there is too little."""
     spare = width - _sum_widths(least)
     for index in sorted(least, key=lambda index: -columns[index].keep):
         if columns[index].least is None:

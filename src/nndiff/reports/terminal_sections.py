@@ -79,7 +79,7 @@ def render_sections(comparison: Comparison, options: ReportOptions) -> str:
 
 
 def make_console(width: int, color: bool) -> Console:
-    """Return a console that prints into memory and takes text for text."""
+    """Return a console that prints into memory, without markup."""
     # an environment of its own: whether colour is wanted was decided where the report goes
     return Console(
         file=io.StringIO(),
@@ -96,7 +96,7 @@ def make_console(width: int, color: bool) -> Console:
 
 
 def get_printed(console: Console) -> str:
-    """Return what was printed to such a console, without blanks at the ends of lines."""
+    """Return what was printed to the console, without trailing blanks."""
     text = console.file.getvalue()  # type: ignore[attr-defined]  # it is our StringIO
     return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
 
@@ -116,12 +116,12 @@ def format_hidden(number: int, indent: int = 2) -> Text:
 
 
 def name_width(width: int) -> int:
-    """Return what a name must have before other columns may stay."""
+    """Return the least width of the name column; other columns are dropped first."""
     return max(12, 3 * width // 10)
 
 
 def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
-    """Return the addition to a title that says which candidate, where there are several."""
+    """Return the label of the candidate for a title, if there are several."""
     return f", {printable(view.candidate.label, 60)}" if len(comparison.candidates) > 1 else ""
 
 
@@ -424,7 +424,7 @@ def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cel
     if isinstance(row, Gap):
         sides = [*_gap_cells(row.forward), *_gap_cells(row.backward)]
         return [Cell(""), Cell(row.text, "dim"), *sides, UNKNOWN, UNKNOWN, UNKNOWN]
-    # what differs after the first divergence inherits, as far as anybody knows
+    # differences after the first divergence are probably inherited
     style = "bold" if row.first else "dim" if has_first and not row.passed else ""
     bright = row.first or not has_first
     relations = dict.fromkeys(wording.describe_relation(pair) for pair in row.pairs)
@@ -464,7 +464,7 @@ def _sign_cell(pair: Pair | None, bright: bool, recorded: bool) -> Cell:
 
 
 def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    """Yield the gradients of the parameters, those that do not match first."""
+    """Yield the parameter gradients, mismatches first."""
     for view in view_recordings(comparison):
         unequal = rank_gradients(view)
         if not options.verbose:
@@ -503,7 +503,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
 
 
 def _show_other_pairs(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    """Yield what else was recorded and is not the same: inputs of modules, parameters, buffers."""
+    """Yield other recorded tensors that differ: module inputs, parameters, buffers."""
     for view in view_recordings(comparison):
         pairs = wording.rank_pairs(view.other_pairs)
         if not options.verbose:
@@ -535,7 +535,7 @@ def _show_details(comparison: Comparison, options: ReportOptions, width: int) ->
 
 
 def _show_summary(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    """Yield the match rates and, as the last line, where things stand."""
+    """Yield the match rates and the verdict as the last line."""
     for view in view_recordings(comparison):
         if len(comparison.candidates) > 1:
             yield format_entry("summary", printable(view.candidate.label))

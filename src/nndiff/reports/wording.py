@@ -208,7 +208,7 @@ def describe_finding(finding: Finding) -> str:
 
 
 def end_sentence(text: str) -> str:
-    """Return text that ends as a sentence does, for what stands in a row with others."""
+    """Return text that ends in a full stop, so that sentences can be joined."""
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -243,7 +243,7 @@ def describe_verdict(pair: Pair) -> str:
 
 
 def name_method(method: Method) -> str:
-    """Return what two tensors were paired by, as people say it."""
+    """Return how two tensors were paired, in words."""
     return _METHODS[method.value]
 
 
@@ -373,7 +373,7 @@ def choose_pairs(comparison: Comparison, top: int, verbose: bool) -> tuple[list[
 
 
 def rank_leftovers(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
-    """Return the leftovers of one side in natural order, those that are only listed last."""
+    """Return the leftovers of one side in natural order, those that are no difference last."""
     of_side = [leftover for leftover in leftovers if leftover.side == side]
     return sorted(of_side, key=lambda leftover: (not leftover.counts, natural_key(leftover.name)))
 
@@ -388,7 +388,7 @@ _LEFTOVER_TITLES = {
 
 
 def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
-    """Return the title of a list of leftovers, saying why those are alone that are no difference."""
+    """Return the title of a list of leftovers, with the reasons why some are no difference."""
     counts = Counter(leftover.reason for leftover in leftovers)
     parts = [f"{counts[reason]:,} {text}" for reason, text in _LEFTOVER_TITLES.items() if counts[reason]]
     if len(leftovers) not in (counts[reason] for reason in _LEFTOVER_TITLES):
@@ -419,7 +419,7 @@ def explain_leftover(leftover: Leftover) -> str:
 
 
 def hint_leftover(leftover: Leftover) -> str:
-    """Return what helps to find the partner; why a tensor is alone stands in the title of the list."""
+    """Return a hint to find the partner; the title of the list says why the tensor has none."""
     return explain_leftover(replace(leftover, reason=LeftoverReason.NO_PARTNER))
 
 
@@ -542,7 +542,7 @@ def _describe_pair_tolerance(pair: Pair) -> str:
 
 
 def describe_rules(comparison: Comparison) -> str:
-    """Return what counts as agreement beside the tolerance, where that was changed."""
+    """Return the options that change what counts as agreement."""
     rules = comparison.rules
     parts = [f"--accept {','.join(printable(kind) for kind in sorted(rules.accept))}"] if rules.accept else []
     if rules.judge is not Judge.ALL:

@@ -88,12 +88,12 @@ def read_asset(name: str) -> str:
 
 
 def _hash_source(text: str) -> str:
-    """Return the source expression that lets exactly this text in."""
+    """Return the Content-Security-Policy hash of an inline text."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
 def escape_html(text: str, limit: int | None = None) -> str:
-    """Return text that is text wherever it stands, inside an attribute too."""
+    """Return text escaped for HTML, attributes included."""
     return html.escape(printable(text, limit))
 
 
@@ -384,7 +384,7 @@ def _show_groups(comparison: Comparison) -> Iterator[str]:
 
 
 def _show_summary(comparison: Comparison) -> Iterator[str]:
-    """Yield the match rates and where things stand."""
+    """Yield the match rates and the verdict."""
     for view in view_recordings(comparison):
         yield format_title("Summary", comparison, view.candidate.label)
         facts = [("output", summary.describe_outputs(view)), ("layers", summary.count_layers(view))]
@@ -475,7 +475,7 @@ def _format_layer(index: int, row: Row, has_first: bool) -> str:
 
 
 def _show_gradients(comparison: Comparison) -> Iterator[str]:
-    """Yield the gradients of the parameters, those that do not match first."""
+    """Yield the parameter gradients, mismatches first."""
     for view in view_recordings(comparison):
         if not view.parameter_gradients:
             continue

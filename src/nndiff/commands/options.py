@@ -103,8 +103,8 @@ REPORTS = OptionGroup(
         repeatable(
             "--report",
             metavar="FORMAT[:PATH]",
-            help=f"write a report ({', '.join(FORMATS)}) to PATH, or print it if there is no PATH; repeatable "
-            "(default: the terminal report)",
+            help=f"write a report ({', '.join(FORMATS)}; of modes png) to PATH, or print it if there is no PATH; "
+            "repeatable (default: the terminal report)",
         ),
         option("--top", type=parse_count, default=20, metavar="N", help="show the N worst rows (default: 20)"),
         QUIET,

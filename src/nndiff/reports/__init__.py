@@ -45,15 +45,15 @@ FORMATS: dict[str, str] = {
     "md": "nndiff.reports.markdown:MarkdownReport",
     "junit": "nndiff.reports.junit:JunitReport",
     "html": "nndiff.reports.html.page:HtmlReport",
-    "png": "nndiff.reports.png_report:PngReport",
 }
-# Formats that show some kinds of results in a way of their own.
+# Kinds of results that some formats show in a way of their own; png there is only for these.
 _FORMATS_BY_KIND: dict[str, dict[str, str]] = {
     "modes": {
         "csv": "nndiff.reports.modes_csv:ModesCsvReport",
         "md": "nndiff.reports.modes_markdown:ModesMarkdownReport",
         "junit": "nndiff.reports.modes_junit:ModesJunitReport",
         "html": "nndiff.reports.modes_html:ModesHtmlReport",
+        "png": "nndiff.reports.modes_png:ModesPngReport",
     }
 }
 _OTHER_NAMES = {
@@ -69,7 +69,11 @@ _OTHER_NAMES = {
 def get_report(name: str, kind: str = "") -> Report:
     """Return the report of a format by its name, for results of a kind."""
     _check_format(name)
-    module, _, member = _FORMATS_BY_KIND.get(kind, {}).get(name, FORMATS[name]).partition(":")
+    home = _FORMATS_BY_KIND.get(kind, {}).get(name) or FORMATS.get(name)
+    if home is None:
+        kinds = " and ".join(other for other, formats in _FORMATS_BY_KIND.items() if name in formats)
+        raise UsageError(f"there is no {name} report of this result, only of {kinds}: use html")
+    module, _, member = home.partition(":")
     report: Report = getattr(import_module(module), member)()
     return report
 
@@ -154,7 +158,7 @@ def _list_source_files(comparison: Comparison) -> Iterator[str]:
 
 def _check_format(name: str) -> None:
     """Refuse an unknown format, naming the one that was probably meant."""
-    if name in FORMATS:
+    if name in FORMATS or any(name in formats for formats in _FORMATS_BY_KIND.values()):
         return
     ending = name.rpartition(".")[2].lower()
     ending = _OTHER_NAMES.get(ending, ending)

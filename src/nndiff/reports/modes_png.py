@@ -6,7 +6,7 @@ import io
 import math
 from importlib.util import find_spec
 
-from nndiff.errors import MissingExtraError, ReportError
+from nndiff.errors import MissingExtraError
 from nndiff.reports import ReportOptions, modes_text
 from nndiff.result import Comparison
 from nndiff.text import printable
@@ -16,22 +16,21 @@ _LONGEST_LABEL = 40  # characters
 _BEST = 60.0  # decibels at which the colour ends: float16 and better
 
 
-class PngReport:
+class ModesPngReport:
     """Render the SQNR of every layer in every mode as an image."""
 
     name = "png"
 
     def render(self, comparison: Comparison, options: ReportOptions) -> bytes:
         """Return the image."""
-        if comparison.modes is None:
-            raise ReportError("png shows the layers of several modes (nndiff modes); use html for this result")
+        facts = modes_text.get_modes(comparison)
         if find_spec("matplotlib") is None:
             raise MissingExtraError("matplotlib", "for a png report", "report")
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         names = list(dict.fromkeys(pair.name for pair in comparison.pairs))
-        modes = [mode.mode for mode in comparison.modes.modes]
+        modes = [mode.mode for mode in facts.modes]
         values = [[math.nan] * len(modes) for _ in names] or [[math.nan] * len(modes)]
         for pair in comparison.pairs:
             if pair.metrics is not None:
@@ -47,7 +46,7 @@ class PngReport:
         shown = range(0, len(names), step)
         axes.set_yticks(list(shown), [printable(modes_text.label_layer(names[row]), _LONGEST_LABEL) for row in shown])
         axes.tick_params(labelsize=6)
-        axes.set_title(f"SQNR against {printable(comparison.modes.reference, _LONGEST_LABEL)}", fontsize=8)
+        axes.set_title(f"SQNR against {printable(facts.reference, _LONGEST_LABEL)}", fontsize=8)
         figure.colorbar(image, label="dB (grey: not compared)")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": None})

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?e[-+]\d+")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?e[-+]\d+|\d+\.\d{6}\b|\d+\.\d+(?= dB)")
 _TABLE_ROW = re.compile(r"\s*(\S+ (?:identical|close|different|shape)\s+\S+)  ")  # mark, verdict, name
 
 

@@ -75,29 +75,6 @@ def model() -> nn.Module:
     return Bert().eval()
 
 
-def bf16() -> nn.Module:
-    """Return the model with its weights rounded to bfloat16."""
-    return _round_weights(lambda weight: weight.bfloat16().float())
-
-
-def int8() -> nn.Module:
-    """Return the model with its weights rounded to 8 bits, one scale per row."""
-
-    def round_rows(weight: torch.Tensor) -> torch.Tensor:
-        scale = weight.abs().amax(-1, keepdim=True) / 127
-        return (weight / scale).round() * scale
-
-    return _round_weights(round_rows)
-
-
-def _round_weights(round_weight) -> nn.Module:
-    rounded = model()
-    for module in rounded.modules():
-        if isinstance(module, nn.Linear):
-            module.weight.data = round_weight(module.weight.data)
-    return rounded
-
-
 def inputs() -> torch.Tensor:
     """Return the token ids that both models are fed."""
     return torch.randint(0, 1000, (2, 16))

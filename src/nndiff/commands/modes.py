@@ -232,7 +232,7 @@ def _record_and_compare(
         return 0
     comparison = _compare_folder(args, folder, reference, chosen, rules)
     if args.blame or target is not None:
-        comparison = _add_blame(comparison, definition, args.blame, target)
+        comparison = _add_blame(comparison, definition, target, args)
     return _report(comparison, args, args.output)
 
 
@@ -255,7 +255,7 @@ def _compare_folder(
 
 
 def _add_blame(
-    comparison: Comparison, definition: Definition, with_blame: bool, target: tuple[str, float] | None
+    comparison: Comparison, definition: Definition, target: tuple[str, float] | None, args: argparse.Namespace
 ) -> Comparison:
     """Return the result with the layers to blame and to keep, for every mode that ran."""
     from nndiff.models.user_code import user_code
@@ -280,9 +280,10 @@ def _add_blame(
             return definition.build_mode(name, samples)
 
         try:
-            with user_code(f"mode {mode.mode!r}"):
-                layers = blame_layers(make_reference, make_candidate, samples)
-                if with_blame:
+            title = f"blame of {printable(mode.mode)}"
+            with user_code(f"mode {mode.mode!r}"), ProgressBar(title, args.quiet) as bar:
+                layers = blame_layers(make_reference, make_candidate, samples, progress=bar)
+                if args.blame:
                     blame[mode.mode] = tuple(
                         BlamedLayer(layer.name, layer.own, layer.cumulative, layer.share) for layer in layers
                     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,24 +34,36 @@ def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
     if find_spec("transformers") is None:
         raise ModelError(f"hf:{folder}: transformers is needed and is not installed: pip install transformers")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
+    with _silence_warnings():
+        import transformers
 
-    logging: Any = transformers.logging
-    logging.set_verbosity_error()  # nndiff tells in notes what matters about loading
-    logging.disable_progress_bar()
-    with user_code(f"reading {folder}/config.json"):
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    model_class = _find_class(transformers, config)
-    has_weights = any(next(Path(folder).glob(pattern), None) for pattern in _WEIGHT_FILES)
-    with user_code(f"building {model_class.__name__} from {folder}"):
-        if has_weights:
-            model, loading = model_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-            notes = _describe_loading(loading)
-        else:
-            model = model_class(config)
-            notes = ["the folder holds no weights: they were drawn from the seed"]
+        reports: Any = transformers.logging
+        reports.set_verbosity_error()  # nndiff tells in notes what matters about loading
+        reports.disable_progress_bar()
+        with user_code(f"reading {folder}/config.json"):
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model_class = _find_class(transformers, config)
+        has_weights = any(next(Path(folder).glob(pattern), None) for pattern in _WEIGHT_FILES)
+        with user_code(f"building {model_class.__name__} from {folder}"):
+            if has_weights:
+                model, loading = model_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+                notes = _describe_loading(loading)
+            else:
+                model = model_class(config)
+                notes = ["the folder holds no weights: they were drawn from the seed"]
     model.eval()  # as from_pretrained does
     return ModelSpec(model, f"hf:{folder}", make_input_maker(model, config, options), notes=tuple(notes))
+
+
+@contextmanager
+def _silence_warnings() -> Iterator[None]:
+    """Keep the log quiet: transformers imports packages, torchao for one, that warn of libraries this machine lacks."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _find_class(transformers: Any, config: Any) -> Any:

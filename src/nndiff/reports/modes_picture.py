@@ -23,14 +23,14 @@ class ModesPicture:
 
     def draw(self, comparison: Comparison) -> bytes:
         """Return the file of the picture."""
-        assert comparison.modes is not None  # it draws results of this kind alone
+        facts = modes_text.get_modes(comparison)
         if find_spec("matplotlib") is None:
             raise MissingExtraError("matplotlib", "for a png report", "report")
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         names = list(dict.fromkeys(pair.name for pair in comparison.pairs))
-        modes = [mode.mode for mode in comparison.modes.modes]
+        modes = [mode.mode for mode in facts.modes]
         values = [[math.nan] * len(modes) for _ in names] or [[math.nan] * len(modes)]
         for pair in comparison.pairs:
             if pair.metrics is not None:
@@ -46,7 +46,7 @@ class ModesPicture:
         shown = range(0, len(names), step)
         axes.set_yticks(list(shown), [printable(modes_text.label_layer(names[row]), _LONGEST_LABEL) for row in shown])
         axes.tick_params(labelsize=6)
-        axes.set_title(f"SQNR against {printable(comparison.modes.reference, _LONGEST_LABEL)}", fontsize=8)
+        axes.set_title(f"SQNR against {printable(facts.reference, _LONGEST_LABEL)}", fontsize=8)
         figure.colorbar(image, label="dB (grey: not compared)")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", bbox_inches="tight", metadata={"Software": None})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nndiff.metrics import Metrics
 from nndiff.mode_facts import Direction, LayerFacts, ModeFacts, ModesFacts, Place, Threshold
+from nndiff.modes.thresholds import get_number
 from nndiff.reports.figures import NOTHING
 from nndiff.result import Comparison, Pair
 from nndiff.tensors import MODEL
@@ -163,10 +164,10 @@ def list_mode_notes(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for mode in get_modes(comparison).modes:
         if mode.failed is not None:
             yield printable(mode.mode), f"failed: {printable(mode.failed)}"
-        if mode.unmet:
-            metrics = get_output(comparison, mode)
-            missed = ", ".join(describe_threshold(threshold) for threshold in mode.unmet)
-            yield printable(mode.mode), f"misses {missed}" + ("" if metrics else ": it has no output")
+        for threshold in mode.unmet:
+            number = get_number(threshold.metric, get_output(comparison, mode), mode)
+            value = "it has none" if math.isnan(number) else f"it is {number:.4g}"
+            yield printable(mode.mode), f"misses {describe_threshold(threshold)}: {value}"
         missing = [leftover.name for leftover in comparison.leftovers_of(mode.mode)]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

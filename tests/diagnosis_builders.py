@@ -1,26 +1,19 @@
-"""Recorded tensors and judged pairs made by hand, and whole models compared without any alignment but by name."""
+"""Recorded tensors and judged pairs made by hand."""
 
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.diagnosis.loss_check import drop_meaningless_gradients
-from nndiff.diagnosis.noise import GradientScale, judge_bias_gradients
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.dtypes import from_numpy
 from nndiff.findings import Explanation, explain_candidate
 from nndiff.metrics import Metrics
 from nndiff.result import (
-    CANDIDATE,
-    REFERENCE,
-    Finding,
     Judgement,
     Leftover,
     LeftoverReason,
@@ -87,9 +80,10 @@ def make_tensor(
         links.append(given if isinstance(given, Link) else Link(str(number), "same", given))
     site = Site(module, slot, call, path, tensor, cls)
     facts = {"digest": hashlib.sha1(array.tobytes()).hexdigest(), "stats": take_stats(array), **trace}
-    data = MemoryData(array) if kept else NoData("not kept")
+    dtype = from_numpy(array.dtype)
+    data = MemoryData(array.view(dtype.storage)) if kept else NoData("not kept")
     return TensorRef(
-        site.name, array.shape, from_numpy(array.dtype), data, site=site,
+        site.name, array.shape, dtype, data, site=site,
         trace=Trace(order, inputs=tuple(links), **facts),
     )  # fmt: skip
 
@@ -173,123 +167,3 @@ def explain(
     candidate = make_source([*(site.candidate for site in pairs), *extra_tensors[1]], **(candidate_meta or {}))
     judgement = Judgement(outcome) if outcome else judge(pairs, leftovers)
     return explain_candidate(reference, candidate, pairs, leftovers, judgement, rules or Rules(), "cand", **options)
-
-
-# Whole models ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Hold two recorded models, compared by name; read as a result is read."""
-
-    pairs: list[Pair]
-    leftovers: list[Leftover]
-    judgement: Judgement
-    explanation: Explanation
-
-    @property
-    def first_divergence(self) -> Any:
-        return self.explanation.first
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        return self.explanation.findings
-
-    @property
-    def notes(self) -> list[str]:
-        return [note.text for note in self.explanation.notes]
-
-    @property
-    def verdict(self) -> str:
-        return self.judgement.outcome.value
-
-    @property
-    def exit_code(self) -> int:
-        return self.judgement.outcome.exit_code
-
-    @property
-    def causes(self) -> set[str]:
-        return {finding.cause for finding in self.findings}
-
-
-def compare(
-    reference: Any,
-    candidate: Any,
-    *,
-    inputs: Any = None,
-    renames: dict[str, str] | None = None,
-    atol: float = ATOL,
-    rtol: float = RTOL,
-    **options: Any,
-) -> Compared:
-    """Compare two models or recordings by name; `renames` maps modules to the candidate's, which makes guesses."""
-    from nndiff.recording import open_recording
-    from nndiff.recording.record import record
-
-    folder = Path(tempfile.mkdtemp())
-    sources = []
-    for name, side in (("reference", reference), ("candidate", candidate)):
-        if inputs is not None:
-            side = record(side, inputs, path=folder / name, **options)
-        sources.append((open_recording(side) if isinstance(side, (str, Path)) else side).source())
-    return compare_sources(*sources, renames=renames or {}, atol=atol, rtol=rtol)
-
-
-def compare_sources(
-    reference: Source, candidate: Source, *, renames: dict[str, str], atol: float = ATOL, rtol: float = RTOL
-) -> Compared:
-    """Compare two recordings by name, as far as that goes without alignment and relations."""
-    sites: list[SitePair] = []
-    partners = set()
-    leftovers = []
-    scales = GradientScale(reference.tensors.values())
-    for name, tensor in reference.tensors.items():
-        renamed = _rename(tensor.site, renames)
-        partner_name = renamed.name if renamed else name
-        if partner_name not in candidate.tensors and tensor.site.path == "0":  # a tuple here, a tensor there
-            partner_name = replace(renamed or tensor.site, path="").name
-        partner = candidate.tensors.get(partner_name)
-        if partner is None:
-            leftovers.append(make_leftover(tensor, REFERENCE, _get_reason(tensor)))
-            continue
-        partners.add(partner_name)
-        method, scale = Method.CALL if renamed else Method.NAME, scales.of(tensor)
-        site = make_pair(
-            tensor, partner, scale=scale, order=len(sites), certain=renamed is None, method=method, atol=atol, rtol=rtol
-        )
-        sites.append(_relate_scale(site))
-    for name, tensor in candidate.tensors.items():
-        if name not in partners:
-            leftovers.append(make_leftover(tensor, CANDIDATE, _get_reason(tensor)))
-    judged = judge_bias_gradients(sites)
-    sites = [replace(site, pair=pair) for site, pair in zip(sites, judged, strict=True)]
-    sites = list(drop_meaningless_gradients(sites, leftovers, reference.meta, candidate.meta))
-    judgement = judge(sites, leftovers)
-    explanation = explain_candidate(reference, candidate, sites, leftovers, judgement, Rules(), "cand")
-    return Compared([site.pair for site in sites], leftovers, judgement, explanation)
-
-
-def _rename(site: Site, renames: dict[str, str]) -> Site | None:
-    """Return the site under the candidate's name of its module; the longest path that is renamed decides."""
-    for module in sorted(renames, key=len, reverse=True):
-        if site.module == module or site.module.startswith(f"{module}."):
-            return replace(site, module=renames[module] + site.module[len(module) :])
-    return None
-
-
-def _get_reason(tensor: TensorRef) -> LeftoverReason:
-    if tensor.site.is_final_output:
-        return LeftoverReason.EXTRA_OUTPUT
-    return LeftoverReason.INNER if tensor.site.is_inside else LeftoverReason.NO_PARTNER
-
-
-def _relate_scale(site: SitePair) -> SitePair:
-    """Prove a factor on every element, as relations do."""
-    if not site.is_gradient or site.pair.verdict is not Verdict.DIFFERENT:
-        return site
-    ours, theirs = (tensor.numpy().astype(np.float64).ravel() for tensor in site.tensors)
-    factor = float(ours @ theirs / (ours @ ours)) if ours.any() else 0.0
-    if not factor or not np.allclose(theirs / factor, ours, atol=site.pair.atol, rtol=site.pair.rtol):
-        return site
-    related = Related(FakeRelation(RelationKind.SCALE, f"times {1 / factor:.4g}"), site.pair.stored, False)
-    return replace(site, pair=replace(site.pair, related=related))

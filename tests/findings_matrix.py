@@ -320,10 +320,6 @@ CASES = {
     ),
     "no finite loss, a copy": (lambda: (net(), net()), {"backward": True, "loss": endless}, 0, set()),
     "a scale moved": (folded, {}, 1, {"inner-only", "weights-differ"}),
-}
-
-# these need relations, and tensors paired in another form
-RELATED_CASES = {
     "time first": (lambda: post(lambda y: y.transpose(0, 1)), {}, 1, {"permuted"}),
     "channels first": (lambda: post(lambda y: y.permute(0, 2, 1)), {}, 1, {"permuted"}),
     "flat": (lambda: post(lambda y: y.reshape(15, 4)), {}, 1, {"reshaped"}),

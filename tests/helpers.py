@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import pty
 import select
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +52,44 @@ def save(path: Path, arrays: Arrays) -> str:
     return str(path)
 
 
-def nndiff(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "nndiff", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False)
+@dataclass(frozen=True)
+class Done:
+    """What one run of the command line returned, printed and took."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    megabytes: float
+    seconds: float  # of processor time
+
+
+class Zygote:
+    """A process that has imported some modules and runs the command line in forks of itself."""
+
+    def __init__(self, *modules: str) -> None:
+        command = [sys.executable, str(Path(__file__).parent / "zygote.py"), *modules]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(self._process.communicate)
+
+    def run(self, *args: object, **env: str) -> Done:
+        """Run the command line with these arguments and variables, in the folder we are in."""
+        request = {"argv": [str(arg) for arg in args], "env": {**os.environ, **env}, "cwd": os.getcwd()}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return Done(**json.loads(self._process.stdout.readline()))
+
+
+@functools.cache
+def get_zygote(*modules: str) -> Zygote:
+    """Return the one process that has imported these modules."""
+    return Zygote(*modules)
+
+
+def nndiff(*args: object, **env: str) -> Done:
+    """Run the command line in a process of its own, in which torch is imported already."""
+    return get_zygote("torch", "nndiff.comparison", "nndiff.reports.terminal").run(*args, **env)
 
 
 def diff_json(*args: object) -> tuple[int, dict[str, Any]]:

@@ -28,3 +28,13 @@ def test_most_pairs_that_differ_are_not_read_again(correlation, looked_at):
     assert (found.pairs[0].related is not None) is looked_at
     scaled = nndiff.compare({"w": reference}, {"w": 1.5 * reference})
     assert scaled.pairs[0].related.relation.kind.value == "scale"
+
+
+@pytest.mark.parametrize(("noise", "looked_at"), [(0.01, True), (0.02, False)])
+def test_a_factor_is_looked_for_where_the_cosine_is_that_of_rounding(noise, looked_at):
+    random = np.random.default_rng(0)
+    reference = random.normal(size=(30, 40))
+    candidate = 1.5 * reference * (1 + noise * random.choice([-1, 1], size=reference.shape))
+    found = nndiff.compare({"w": reference}, {"w": candidate}, rtol=0.05)
+    assert 1 - found.pairs[0].stored.cosine == pytest.approx(noise**2 / 2, rel=0.1)
+    assert (found.pairs[0].related is not None) is looked_at

@@ -63,7 +63,7 @@ def test_partial_is_suggested_if_it_loads_something(tensors, helps, net, tmp_pat
 
 def test_partial_is_not_suggested_to_a_command_without_it(net, tmp_path):
     torch.save(FIRST, tmp_path / "w.pt")
-    done = nndiff("run", net, net, "--cand-ckpt", tmp_path / "w.pt")
+    done = nndiff("run", net, net, "--ref-ckpt", tmp_path / "w.pt")
     assert done.returncode == 2
     assert "2 missing (second.bias, second.weight)" in done.stderr
     assert "--partial" not in done.stderr
@@ -71,13 +71,12 @@ def test_partial_is_not_suggested_to_a_command_without_it(net, tmp_path):
 
 def test_a_traceback_is_suggested_where_code_of_the_user_fails(net, tmp_path):
     failing = f"{net}:failing"
-    for command in (["record", failing, "-o", tmp_path / "a.nnrec"], ["run", net, failing]):
+    for command in (["record", failing, "-o", tmp_path / "a.nnrec"], ["run", failing, net]):
         done = nndiff(*command)
         assert done.returncode == 2
         assert done.stderr.endswith(f"ValueError: no luck; {TRACEBACK}\n")
         assert done.stderr.count("\n") == 1
         shown = nndiff(*command, NNDIFF_TRACEBACK="1").stderr
-        assert "Traceback" in shown
         assert 'raise ValueError("no luck")' in shown
         assert shown.endswith("ValueError: no luck\n"), "it is there already"
         assert shown.count("Traceback") == 1
@@ -96,8 +95,7 @@ def test_a_traceback_is_suggested_where_code_of_the_user_fails(net, tmp_path):
         ["record", "NET", "-o", "OUT", "--nosuch"],
         ["record", "BROKEN", "-o", "OUT"],
         ["run", "NET", "absent.py"],
-        ["run", "NET", "NET:absent"],
-        ["run", "NET", "NET", "--cand-ckpt", "absent.pt"],
+        ["run", "NET:absent", "NET"],
         ["diff", "absent.pt", "NET"],
     ],
 )

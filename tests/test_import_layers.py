@@ -12,15 +12,15 @@ ROOT = Path(nndiff.__file__).parent
 
 # Low floors first.
 FLOORS = (
-    "errors text names dtypes tolerance verdict metrics",
-    "files tensors run_facts result result_json",
+    "errors text names dtypes tolerance verdict metrics mode_facts",
+    "files tensors run_facts run_summary run_json mode_json result result_json",
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",
     "diagnosis findings runs",
-    "comparison batches",
+    "comparison batches modes",
     "reports",
-    "api",
+    "api integrations",
     "commands demo",
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}

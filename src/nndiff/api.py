@@ -13,9 +13,10 @@ from nndiff import result_json
 from nndiff.batches import merge_batches
 from nndiff.comparison import compare_sources
 from nndiff.errors import UsageError
-from nndiff.reports import ReportOptions, get_report, write_report
+from nndiff.reports import ReportOptions, write_report
+from nndiff.reports.terminal import TerminalReport
 from nndiff.result import Comparison, FirstDivergence, present_with
-from nndiff.tolerance import Given, Tolerance
+from nndiff.tolerance import Given, Tolerance, choose_tolerance
 
 __all__ = ["Comparison", "assert_same", "compare"]
 
@@ -28,7 +29,7 @@ class _Presenter:
 
     def text(self, comparison: Comparison) -> str:
         """Return the terminal report."""
-        return get_report("terminal").render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
+        return TerminalReport().render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
 
     def html(self, comparison: Comparison) -> str:
         """Return the html report, for a notebook."""
@@ -98,6 +99,7 @@ def compare(
     rename: str | Iterable[str | tuple[str, str]] = (),
     mapping: Mapping[str, str] | None = None,
     group: str | Iterable[str] | Mapping[str, str] = (),
+    filter: Literal["all", "mlp", "backbone"] = "all",  # noqa: A002 - the word of the command line
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     r"""Compare a reference with one or more candidates; returns the result and prints nothing.
@@ -120,6 +122,9 @@ def compare(
     `strict_dtype` calls tensors of another dtype different. `include`, `exclude`, `rename` and `group` are one rule or
     several, as on the command line; `mapping` is {reference's name: candidate's name}. `progress` is called with the
     elements done and the elements in all.
+
+    Two folders of `TrainingRecorder`, or of checkpoints with a step in their names, are compared as training runs,
+    step by step; `filter` lets only the head (mlp) or the rest (backbone) decide.
     """
     for candidate in candidates:
         if isinstance(candidate, (list, tuple)) and any(isinstance(item, (str, os.PathLike)) for item in candidate):
@@ -138,6 +143,16 @@ def compare(
         "group": group if isinstance(group, Mapping) else _as_rules("group", group),
         "progress": progress,
     }
+    sides = (reference, *candidates)
+    if any(_is_folder(side) for side in sides):
+        from nndiff.runs.opening import are_trainings
+
+        if are_trainings(sides):
+            return _compare_trainings(sides, options, filter)
+    if filter != "all":
+        raise UsageError(
+            f"filter={filter!r} is about training runs: give folders of TrainingRecorder or of checkpoints"
+        )
     running = _Running(seed, backward, loss, mode, dropout, params, inputs_kept, depth, leaves)
     recorded_run = _find_run(reference) if inputs is None and any(map(_is_module, candidates)) else ""
     if recorded_run:
@@ -150,17 +165,41 @@ def compare(
                 "compare(recording, module)"
             )
         return compare_sources(reference, *candidates, **options)
-    models = (reference, *candidates)
     results = []
     for batch in inputs if isinstance(inputs, list) else [inputs]:
         with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
-            sides = []
-            for number, side in enumerate(models):
-                sides.append(_record_side(side, batch, Path(folder) / str(number), running))
-            results.append(_label_models(compare_sources(*sides, **options), models))
+            recordings = []
+            for number, side in enumerate(sides):
+                recordings.append(_record_side(side, batch, Path(folder) / str(number), running))
+            results.append(_label_models(compare_sources(*recordings, **options), sides))
     if not results:
         raise UsageError("inputs is an empty list: give at least one batch")
     return results[0] if len(results) == 1 else merge_batches(results)
+
+
+def _is_folder(side: Any) -> bool:
+    return isinstance(side, (str, os.PathLike)) and os.path.isdir(side)
+
+
+def _compare_trainings(sides: tuple[Any, ...], options: Mapping[str, Any], filter_name: str) -> Comparison:
+    """Compare training runs by the options that are about names and tolerance."""
+    from nndiff.align import Rename
+    from nndiff.names import parse_groups
+    from nndiff.runs.comparison import RunRules, compare_runs
+    from nndiff.runs.opening import open_training
+
+    group = options["group"]
+    rules = RunRules(
+        tuple(Rename.parse(rule) for rule in options["rename"]),
+        dict(options["mapping"] or {}),
+        options["include"],
+        options["exclude"],
+        dict(group) if isinstance(group, Mapping) else parse_groups(group),
+        filter_name,
+    )
+    tolerance = choose_tolerance(options["atol"], options["rtol"], options["tolerance"])
+    runs = [open_training(side) for side in sides]
+    return compare_runs(runs[0], runs[1:], tolerance, rules, options["progress"])
 
 
 def _label_models(comparison: Comparison, sides: tuple[Any, ...]) -> Comparison:
@@ -277,6 +316,6 @@ def assert_same(reference: Any, candidate: Any, inputs: Any = None, *, msg: str 
     __tracebackhide__ = True  # pytest shows the caller's line, not this one
     result = compare(reference, candidate, inputs=inputs, **options)
     if result.exit_code:
-        headline = get_report("terminal").render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
-        report = get_report("terminal").render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
+        headline = TerminalReport().render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
+        report = TerminalReport().render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
         raise AssertionError("\n".join(filter(None, (f"{msg}: {headline}" if msg else headline, report))))

@@ -11,10 +11,11 @@ from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.files import unchanged
 from nndiff.judge import is_accepted, judge_candidate, judge_numbers, parse_accept, parse_judge
 from nndiff.metrics import Metrics
-from nndiff.names import looks_trainable, parse_groups
+from nndiff.names import looks_trainable, matches_any, parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
 from nndiff.result import (
     CANDIDATE,
+    JOINT,
     REFERENCE,
     Comparison,
     Finding,
@@ -33,7 +34,8 @@ from nndiff.result import (
 from nndiff.stats import Job
 from nndiff.stats.engine import get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
-from nndiff.tensors import Shape, Slot, TensorRef
+from nndiff.tensors import Shape, Site, Slot, TensorRef
+from nndiff.text import counted
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 from nndiff.verdict import Judge, RelationKind, Verdict
 
@@ -93,7 +95,7 @@ def run_plans(
             firsts[part.candidate.label] = replace(part.first, order=part.first.order + len(pairs))
         for pair in part.pairs:
             pairs.append(replace(pair, order=len(pairs)))
-    notes: dict[Note, None] = {}
+    notes: dict[Note, None] = dict.fromkeys(_note_idle_tolerances(tolerance, pairs))
     for part in parts:
         for note in part.notes:
             if not all(note in other.notes for other in parts):  # not about all candidates
@@ -113,6 +115,14 @@ def run_plans(
         notes=tuple(notes),
         rules=rules,
     )
+
+
+def _note_idle_tolerances(tolerance: Tolerance, pairs: Sequence[Pair]) -> Iterator[Note]:
+    """Yield the patterns of --atol and --rtol that no compared tensor matches."""
+    for pattern in dict.fromkeys(override.pattern for override in tolerance.overrides):
+        if not any(matches_any(name, (pattern,)) for pair in pairs for name in pair.names):
+            text = f"the pattern {pattern!r} of a tolerance matches no tensor"
+            yield Note(NoteSlug.RULE_WITHOUT_EFFECT, text)
 
 
 @dataclass
@@ -297,7 +307,8 @@ def _apply_relation(pair: Pair, relation: Relation, metrics: Metrics, rules: Rul
     """
     site = pair.sites[0] if pair.sites and fits else None
     accepted = is_accepted(relation.kind, site, rules)
-    pair = replace(pair, related=Related(relation, metrics, accepted))
+    notes = tuple(note for note in pair.notes if note.slug is not NoteSlug.SAME_COUNT)  # its question is answered
+    pair = replace(pair, related=Related(relation, metrics, accepted), notes=notes)
     return replace(pair, verdict=judge_numbers(metrics, pair.dtype, rules)) if accepted else pair
 
 
@@ -308,23 +319,24 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     if plan.recorded:
         pairs = _judge_gradients(plan, pairs, leftovers, rules)
     if not all(site.passed for site in pairs):
-        pairs = _prove_pairs(plan, pairs, rules)
+        pairs = _lay_out_gradients(_prove_pairs(plan, pairs, rules), rules)
     reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
+    notes = plan.notes
     if any(leftover.counts for leftover in leftovers):
         related = _relate_leftovers(plan, pairs, leftovers, tolerance, rules)
-        pairs, leftovers = [*pairs, *related.pairs], related.leftovers
+        pairs, leftovers, notes = [*pairs, *related.pairs], related.leftovers, (*notes, *related.notes)
         reference, candidate = _count_tied_once(reference, candidate, related.tied)
     pairs = [replace(site, pair=replace(site.pair, order=order)) for order, site in enumerate(pairs)]
     judged = [site.pair for site in pairs]
     judgement = judge_candidate(judged, leftovers, rules, reference, candidate)
     if not plan.recorded:
-        return _Part(reference, candidate, judged, leftovers, judgement, notes=plan.notes)
+        return _Part(reference, candidate, judged, leftovers, judgement, notes=notes)
     from nndiff.findings import explain_candidate  # what only recordings need
 
     explained = explain_candidate(
         plan.reference, plan.candidate, pairs, leftovers, judgement, rules, plan.label, plan.alignment.against_names
     )
-    notes = (*plan.notes, *explained.notes)
+    notes = (*notes, *explained.notes)
     return _Part(reference, candidate, judged, leftovers, judgement, explained.first, explained.findings, notes)
 
 
@@ -343,12 +355,15 @@ def _judge_gradients(
     return drop_meaningless_gradients(pairs, leftovers, plan.reference.meta, plan.candidate.meta)
 
 
-_MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
+MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
 # By these numbers most pairs that differ need no second look: trained apart, their elements go together (no axes are
 # permuted), and not by one factor.
 UNPERMUTED_CORRELATION = 0.99
 SCALED_COSINE = 1e-4  # what rounding to bfloat16 leaves of a cosine of 1
 _MOST_HINTS = 8  # relations of other tensors that are tried first
+NOT_SEARCHED = Note(
+    NoteSlug.NOT_SEARCHED, "too large to look for a relation (a transpose, a factor), so there may be one"
+)
 
 
 def _prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
@@ -365,12 +380,15 @@ def _prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[Si
     for attempt in ("all", "constants"):
         for index, site in enumerate(proven):
             pair, reference, candidate = site.pair, [site.reference], [site.candidate]
-            if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED or read > _MOST_READ:
+            if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED:
                 continue
-            if not _may_be_related(site):
+            if pair.has_note(NoteSlug.NOT_SEARCHED) or not _may_be_related(site):
                 continue
             hints = [*layouts.get(pair.shape, ()), *scales]
             if attempt == "constants" and not (hints and _is_constant(site.reference)):
+                continue
+            if read > MOST_READ or relations.are_too_large(*reference, *candidate):
+                proven[index] = replace(site, pair=replace(pair, notes=(*pair.notes, NOT_SEARCHED)))
                 continue
             read += site.reference.count + site.candidate.count
             relation = relations.prove(reference, candidate, pair.atol, pair.rtol, hints)
@@ -383,6 +401,34 @@ def _prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[Si
             fits = site.slot is not Slot.PARAM_GRAD or _fits_parameter(plan, site, relation)
             proven[index] = replace(site, pair=_apply_relation(pair, relation, metrics, rules, fits))
     return proven
+
+
+_SLOT_OF_VALUE = {Slot.PARAM_GRAD: Slot.PARAM, Slot.GRAD_OUTPUT: Slot.OUTPUT}
+
+
+def _lay_out_gradients(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
+    """Return the pairs, gradients that differ measured in the layout of what they are the gradients of.
+
+    The gradient of a transposed weight is the transposed gradient: that needs no proof, and the numbers of gradients
+    laid side by side in two layouts would mean nothing.
+    """
+    from nndiff import relations
+
+    layouts: dict[tuple[Site, Site], relations.Relation] = {}
+    for site in pairs:
+        related = site.pair.related
+        if related is not None and related.accepted and relations.is_rearrangement(related.relation):
+            layouts[site.reference.site, site.candidate.site] = related.relation
+    laid_out = []
+    for site in pairs:
+        pair, slot = site.pair, _SLOT_OF_VALUE.get(site.slot)
+        if slot is not None and not pair.verdict.passed and pair.related is None:
+            relation = layouts.get((replace(site.reference.site, slot=slot), replace(site.candidate.site, slot=slot)))
+            if relation is not None and all(relations.is_readable(tensor) for tensor in site.tensors):
+                metrics = relations.measure_related(relation, [site.reference], [site.candidate], pair.atol, pair.rtol)
+                site = replace(site, pair=_apply_relation(pair, relation, metrics, rules))
+        laid_out.append(site)
+    return laid_out
 
 
 def _fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation) -> bool:
@@ -436,6 +482,7 @@ class _RelatedLeftovers:
     pairs: list[SitePair]
     leftovers: list[Leftover]
     tied: list[tuple[str, TensorRef]]  # side, and the tensor that is another one under a second name
+    notes: list[Note]
 
 
 def _relate_leftovers(
@@ -446,7 +493,7 @@ def _relate_leftovers(
     from nndiff.relations import relate_leftovers
 
     sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
-    found = _RelatedLeftovers([], [], [])
+    found = _RelatedLeftovers([], [], [], [])
     gone: set[tuple[str, str]] = set()  # side and name of what has a partner now
     for side, tensor, site in _pair_tied(plan, pairs, leftovers, tolerance, rules):
         found.pairs.append(site)
@@ -477,16 +524,19 @@ def _relate_leftovers(
             return None
 
         paired = [tensor for site in pairs for tensor in (site.reference, site.candidate)]
-        groups = relate_leftovers(
+        related = relate_leftovers(
             free[REFERENCE], free[CANDIDATE], modules.get, tolerance_of, paired=paired, value_of=value_of
         )
-        for group in groups:
+        for group in related.groups:
             atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
             pair = _make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
             pair = _apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
             found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
             gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
             gone |= {(CANDIDATE, tensor.name) for tensor in group.candidate}
+        if related.unread:
+            text = f"{counted(related.unread, 'tensor')} without a partner: too large to look for a relation"
+            found.notes.append(Note(NoteSlug.NOT_SEARCHED, text))
     for leftover in leftovers:
         if (leftover.side, leftover.name) not in gone:
             found.leftovers.append(leftover)
@@ -506,7 +556,9 @@ def _pair_tied(
         tensor = (plan.reference if on_reference else plan.candidate).tensors[leftover.name]
         for site in pairs:
             twin, partner = (site.reference, site.candidate) if on_reference else (site.candidate, site.reference)
-            relation = prove_tied(tensor, twin) if site.pair.certain else None
+            if not site.pair.certain or (leftover.site is not None and twin.site.slot is not leftover.site.slot):
+                continue  # what a module computes may be equal to a parameter, and is none
+            relation = prove_tied(tensor, twin)
             if relation is None:
                 continue
             sides = (tensor, partner) if on_reference else (partner, tensor)
@@ -531,8 +583,8 @@ def _make_related_pair(
     reference, candidate = references[0], candidates[0]
     return Pair(
         candidate=plan.label,
-        reference_name=" + ".join(tensor.name for tensor in references),
-        candidate_name=" + ".join(tensor.name for tensor in candidates),
+        reference_name=JOINT.join(tensor.name for tensor in references),
+        candidate_name=JOINT.join(tensor.name for tensor in candidates),
         method=Method.CONTENT,
         certain=True,
         verdict=Verdict.DIFFERENT if reference.shape == candidate.shape else Verdict.SHAPE,

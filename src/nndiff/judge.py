@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from nndiff.errors import UsageError
 from nndiff.metrics import Metrics
+from nndiff.mode_facts import ModeFacts, Threshold
 from nndiff.result import Judgement, Leftover, Pair, Rules, Side, decides_alone, decides_verdict
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
@@ -74,6 +76,17 @@ def judge_candidate(
         inside_compared=len(inside),
         inside_different=sum(not pair.verdict.passed for pair in inside),
     )
+
+
+def apply_thresholds(judgement: Judgement, mode: ModeFacts, thresholds: Sequence[Threshold]) -> Judgement:
+    """Return the verdict on a mode: where there are requirements they decide, and a mode that failed meets none."""
+    if judgement.outcome is Outcome.NOTHING:
+        return judgement
+    if mode.failed is not None or mode.unmet:
+        return replace(judgement, outcome=Outcome.DIFFERENT)
+    if thresholds and judgement.outcome is Outcome.DIFFERENT:
+        return replace(judgement, outcome=Outcome.CLOSE)
+    return judgement
 
 
 def _weigh(pairs: Sequence[Pair], alone: int) -> Outcome:

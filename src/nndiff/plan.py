@@ -32,7 +32,7 @@ class PairingRules:
     groups: Mapping[str, str] = field(default_factory=dict)
 
     def selects(self, *names: str) -> bool:
-        """Return True if a pair counts: let in by either name, shut out by none."""
+        """Return True if a pair counts: included by one of its names, excluded by none."""
         included = any(selected(name, self.include, ()) for name in names)
         return included and all(selected(name, (), self.exclude) for name in names)
 

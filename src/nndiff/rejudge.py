@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from nndiff.judge import EXACT, is_accepted, judge_candidate
+from nndiff.errors import UsageError
+from nndiff.judge import EXACT, apply_thresholds, is_accepted, judge_candidate
 from nndiff.metrics import Metrics
+from nndiff.relations.layout import is_rearrangement
+from nndiff.relations.proof import shrink_tolerance
 from nndiff.result import (
     Comparison,
     Finding,
@@ -22,7 +25,7 @@ from nndiff.result import (
 )
 from nndiff.tensors import Slot
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import RelationKind, Verdict
+from nndiff.verdict import Outcome, RelationKind, Verdict
 
 COMPARE_AGAIN = "the saved numbers do not decide at this tolerance: compare the sources again"
 _SLOT_ORDER = (  # one kind after the other
@@ -44,21 +47,25 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
     Findings stay where the first divergence does; elsewhere those whose cause holds at any tolerance
     (`lasting_causes`). What the saved numbers do not decide fails, and a note says to compare again.
     """
+    if comparison.kind == "run":
+        return _judge_runs_at(comparison, tolerance)
     pairs = tuple(_judge_pair_at(pair, tolerance, comparison.rules) for pair in comparison.pairs)
     judgements, firsts = {}, {}
     findings: list[Finding] = []
     is_open = False
     for side in comparison.candidates:
-        mine = [pair for pair in pairs if pair.candidate == side.label]
+        candidate_pairs = [pair for pair in pairs if pair.candidate == side.label]
         leftovers = comparison.leftovers_of(side.label)
-        judgement = judge_candidate(mine, leftovers, comparison.rules, comparison.reference, side)
+        judgement = judge_candidate(candidate_pairs, leftovers, comparison.rules, comparison.reference, side)
+        if comparison.modes is not None:
+            judgement = apply_thresholds(judgement, comparison.modes.get_mode(side.label), comparison.modes.thresholds)
         judgements[side.label] = judgement
-        is_open = is_open or _hangs_on_open_pairs(comparison, tolerance, side, mine, leftovers)
+        is_open = is_open or _hangs_on_open_pairs(comparison, tolerance, side, candidate_pairs, leftovers)
         known = comparison.first_divergences.get(side.label)
         first = None
         if judgement.outcome.exit_code:
-            still_first = known is not None and _is_still_first(known, comparison.pairs_of(side.label), mine)
-            first = known if still_first else _find_first_failing(mine, comparison.rules)
+            still_first = known is not None and _is_still_first(known, comparison.pairs_of(side.label), candidate_pairs)
+            first = known if still_first else _find_first_failing(candidate_pairs, comparison.rules)
             if first is not None:
                 firsts[side.label] = first
         for finding in comparison.findings:
@@ -80,6 +87,18 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
         first_divergences=firsts,
         findings=tuple(dict.fromkeys(findings)),
         notes=tuple(notes),
+    )
+
+
+def _judge_runs_at(comparison: Comparison, tolerance: Tolerance) -> Comparison:
+    """Return a comparison of runs at another tolerance, where its verdict holds at any."""
+    before, now = comparison.tolerance, tolerance
+    is_same = (before.atol, before.rtol, before.overrides) == (now.atol, now.rtol, now.overrides)
+    if is_same or comparison.outcome in (Outcome.IDENTICAL, Outcome.NOTHING):
+        return replace(comparison, tolerance=tolerance)
+    raise UsageError(
+        "a saved comparison of training runs does not hold the numbers to judge it at another tolerance: compare the "
+        "runs again, nndiff diff RUN_REF RUN_CAND --atol ... --rtol ..."
     )
 
 
@@ -113,8 +132,7 @@ def _may_find_partner(leftover: Leftover) -> bool:
 
 def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
     """Return a pair judged at another tolerance; a note says where its numbers do not decide."""
-    names = [*pair.reference_name.split(" + "), *pair.candidate_name.split(" + ")]
-    atol, rtol = tolerance.for_pair(names, *pair.dtypes)
+    atol, rtol = tolerance.for_pair(pair.names, *pair.dtypes)
     # a scale above 1 is what rounding comes to: that does not grow with the tolerance
     atol = max(atol * min(pair.scale, 1.0), min(atol * pair.scale, pair.atol))
     if (atol, rtol) == (pair.atol, pair.rtol):
@@ -172,15 +190,22 @@ def _forget_count(metrics: Metrics, verdict: Verdict) -> Metrics:
 def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter: bool) -> bool:
     """Return True if a pair passes by a proof that may not hold at another tolerance.
 
-    A bias gradient is judged as a sum while the gradients it is the sum of pass. A relation of elements that are all
-    alike within tolerance is none.
+    A bias gradient is judged as a sum while the gradients it is the sum of pass. Where all elements are alike within
+    tolerance, a relation proves nothing.
     """
     if pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
         return tighter
     if not (pair.related and pair.related.accepted) or pair.related.relation.kind in EXACT:
         return False
-    low, high = pair.related.metrics.ref_min, pair.related.metrics.ref_max
-    return looser and not high - low > 2 * (atol + rtol * max(abs(low), abs(high)))
+    numbers = pair.related.metrics
+    low, high = numbers.ref_min, numbers.ref_max
+    if not looser or high - low > 2 * (atol + rtol * max(abs(low), abs(high))):
+        return False
+    if not is_rearrangement(pair.related.relation):
+        return True
+    # compared again, a layout is proven at a smaller tolerance, at which the elements are not all alike
+    verdict, decided = numbers.judge_at(pair.dtype[0] == pair.dtype[1], *shrink_tolerance(low, high, atol, rtol))
+    return not (decided and verdict.passed)
 
 
 def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:
@@ -203,7 +228,7 @@ def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:
 
 
 def _is_still_first(known: FirstDivergence, before: list[Pair], now: list[Pair]) -> bool:
-    """Return True if a place found at one tolerance is the first at another: still out, and none newly before it."""
+    """Return True if a first divergence is still the first: it still fails, and nothing before it fails anew."""
     failed_before = {pair.name for pair in before if not pair.verdict.passed}
     failing = [pair for pair in now if not pair.verdict.passed]
     at_place = [pair for pair in failing if pair.name == known.name]
@@ -214,7 +239,7 @@ def _is_still_first(known: FirstDivergence, before: list[Pair], now: list[Pair])
 
 
 def _find_first_failing(pairs: list[Pair], rules: Rules) -> FirstDivergence | None:
-    """Return the first pair that is out, one kind of tensor after the other; what went into it is not saved."""
+    """Return the first pair out of tolerance, by kind of tensor and then by order; its inputs are not saved."""
     failing = [pair for pair in pairs if pair.sites and not pair.verdict.passed and decides_verdict(pair, rules)]
     for slot in _SLOT_ORDER:
         for pair in sorted(failing, key=lambda failed: failed.order):
@@ -229,7 +254,7 @@ def _find_first_failing(pairs: list[Pair], rules: Rules) -> FirstDivergence | No
                 slot=slot,
                 reason=PartingReason.FIRST_OUT,
                 verdict=pair.verdict,
-                why="the first that is out of tolerance; a saved result does not tell what went into it",
+                why="this is the first out of tolerance; a saved result does not hold its inputs",
                 max_abs=pair.metrics.max_abs if pair.metrics else None,
                 module=reference.module,
                 candidate_module=candidate.module,

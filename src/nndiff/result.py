@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.metrics import Metrics
+from nndiff.mode_facts import ModesFacts
 from nndiff.names import matches_any
+from nndiff.run_facts import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.tensors import Shape, Site, Slot
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict, worst_outcome
@@ -50,6 +52,9 @@ class LeftoverReason(str, Enum):
     UNREACHED = "unreached"  # the other recording was cut off before it
 
 
+JOINT = " + "  # between the names of tensors that a relation brings together
+
+
 class NoteSlug(str, Enum):
     """Name what a note is about."""
 
@@ -63,6 +68,7 @@ class NoteSlug(str, Enum):
     SETTINGS_WITHOUT_EFFECT = "settings-without-effect"
     PAIRED_BY_WEIGHTS = "paired-by-weights"
     COMPARE_AGAIN = "compare-again"
+    NOT_SEARCHED = "not-searched"
     DTYPES_DIFFER = "dtypes-differ"
     SAME_COUNT = "same-count"
     BY_SKETCH = "by-sketch"
@@ -70,6 +76,7 @@ class NoteSlug(str, Enum):
     NOT_KEPT = "not-kept"
     SUM_OF_GRADIENTS = "sum-of-gradients"
     LOSS_NOT_FINITE = "loss-not-finite"
+    MODE = "mode"
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,11 @@ class Pair:
         return self.reference_name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tensors of both sides; a relation may bring several together."""
+        return (*self.reference_name.split(JOINT), *self.candidate_name.split(JOINT))
+
+    @property
     def metrics(self) -> Metrics | None:
         """Return the numbers that were judged: after the relation where that is accepted, else as stored."""
         return self.related.metrics if self.related and self.related.accepted else self.stored
@@ -234,6 +246,12 @@ class Pair:
             self.metrics.needed_tolerance if self.metrics else 0.0,
         )
 
+    @property
+    def differs_only_in_dtype(self) -> bool:
+        """Return True if every element is in tolerance and --strict-dtype makes it a difference."""
+        is_out = self.verdict is Verdict.DIFFERENT and self.dtype[0] != self.dtype[1]
+        return is_out and self.metrics is not None and self.metrics.mismatched == 0
+
     def has_note(self, slug: NoteSlug) -> bool:
         """Return True if a note of this kind is attached."""
         return any(note.slug is slug for note in self.notes)
@@ -304,6 +322,7 @@ class PartingReason(str, Enum):
     FIRST_OUT = "first-out"  # the first that is out; what went into it is not known
     BETWEEN_SITES = "between-sites"  # the first that is out; its cause lies between recorded sites
     NOT_KEPT = "not-kept"  # its bytes differ, and what was kept does not tell by how much
+    DTYPE = "dtype"  # its values agree, its dtype does not
     LOSS = "loss"  # outputs agree, the loss does not
     GRADIENT = "gradient"  # outputs agree, gradients do not
     GRADIENT_MISSING = "gradient-missing"  # one side has no gradient there
@@ -451,6 +470,8 @@ class Comparison:
     groups: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     rules: Rules = Rules()
+    run: tuple[RunFacts, ...] = ()  # of kind run: one for each candidate, in their order
+    modes: ModesFacts | None = None  # of kind modes
 
     @property
     def verdict(self) -> str:
@@ -472,12 +493,12 @@ class Comparison:
         return self.judgements[candidate].outcome
 
     @property
-    def first_divergence(self) -> FirstDivergence | None:
+    def first_divergence(self) -> FirstDivergence | RunDivergence | None:
         """Return where the candidate parts from the reference; of several, the first candidate that does."""
         for side in self.candidates:
             if side.label in self.first_divergences:
                 return self.first_divergences[side.label]
-        return None
+        return next((facts.first_divergence for facts in self.run if facts.first_divergence), None)
 
     def side_of(self, candidate: str) -> Side:
         """Return the side of a candidate."""
@@ -503,15 +524,21 @@ class Comparison:
 
     @property
     def totals(self) -> Totals:
-        """Return the counts over all candidates."""
+        """Return the counts over all candidates; of runs, a pair is a pair of steps."""
+        if self.kind == "run":
+            return count_steps(self.run)
         return count_verdicts(self.pairs, self.leftovers, self.rules)
 
     def totals_of(self, candidate: str) -> Totals:
         """Return the counts of one candidate."""
+        if self.kind == "run":
+            return count_steps(facts for facts in self.run if facts.candidate == candidate)
         return count_verdicts(self.pairs_of(candidate), self.leftovers_of(candidate), self.rules)
 
     def totals_of_group(self, group: str) -> Totals:
-        """Return the counts of the tensors a group's pattern names."""
+        """Return the counts of the tensors a group's pattern names; of runs, those of the steps that have the group."""
+        if self.kind == "run":
+            return count_steps(self.run, group)
         patterns = (self.groups[group],)
         pairs = [pair for pair in self.pairs if matches_any(pair.name, patterns)]
         leftovers = [leftover for leftover in self.leftovers if matches_any(leftover.name, patterns)]
@@ -594,6 +621,10 @@ def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover], rules: 
         alone[leftover.side] += 1
         alone["unreached"] += leftover.reason is LeftoverReason.UNREACHED
         alone["alone"] += decides_alone(leftover, rules)
+    return _make_totals(verdicts, alone)
+
+
+def _make_totals(verdicts: Counter[Verdict], alone: Counter[str]) -> Totals:
     return Totals(
         pairs=sum(verdicts.values()),
         identical=verdicts[Verdict.IDENTICAL],
@@ -607,3 +638,18 @@ def count_verdicts(pairs: Iterable[Pair], leftovers: Iterable[Leftover], rules: 
         unreached=alone["unreached"],
         alone=alone["alone"],
     )
+
+
+def count_steps(runs: Iterable[RunFacts], group: str | None = None) -> Totals:
+    """Count the verdicts of steps, or of a group at the steps that have it; a step of one side alone is no difference.
+
+    A training that was cut short, or recorded at other steps, agrees as far as it goes.
+    """
+    verdicts = Counter[Verdict]()
+    alone = Counter[str]()
+    for facts in runs:
+        verdicts += count_step_verdicts(facts.steps, group)
+        if group is None:
+            alone[REFERENCE] += len(facts.only_reference_steps)
+            alone[CANDIDATE] += len(facts.only_candidate_steps)
+    return _make_totals(verdicts, alone)

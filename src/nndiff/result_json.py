@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nndiff import mode_json
 from nndiff.errors import ReportError, SourceError, UsageError
 from nndiff.files import RegularFile, Window
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
@@ -44,6 +45,8 @@ from nndiff.result import (
     Totals,
     WeightsAtSite,
 )
+from nndiff.run_facts import RunDivergence
+from nndiff.run_json import load_runs, store_divergence, store_runs
 from nndiff.tensors import Site, Slot
 from nndiff.tolerance import Override, Tolerance
 from nndiff.verdict import Judge, Outcome, Verdict
@@ -223,6 +226,9 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         }
         if comparison.kind == "recording":
             candidate["recording"] = _store_summaries([summarise_recording(comparison, side.label)])
+        for facts in comparison.run:
+            if facts.candidate == side.label:
+                candidate["first_divergence"] = _store_divergence(facts.first_divergence)
         candidates.append(candidate)
     groups = {}
     for name, pattern in comparison.groups.items():
@@ -252,6 +258,10 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
     if comparison.kind == "recording":
         summaries = [summarise_recording(comparison, side.label) for side in comparison.candidates]
         data["recording"] = _store_summaries(summaries)
+    if comparison.kind == "run":
+        data.update(store_runs(comparison.run))
+    if comparison.modes is not None:
+        mode_json.add_modes(data, comparison.modes)
     return data
 
 
@@ -323,9 +333,11 @@ def _store_summaries(summaries: Sequence[RecordingSummary]) -> dict[str, Any]:
 _DIVERGENCE_KEYS = {"classes": "class", "module_classes": "module_class", "sources": "source"}
 
 
-def _store_divergence(divergence: FirstDivergence | None) -> dict[str, Any] | None:
+def _store_divergence(divergence: FirstDivergence | RunDivergence | None) -> dict[str, Any] | None:
     if divergence is None:
         return None
+    if isinstance(divergence, RunDivergence):
+        return store_divergence(divergence)
     return {_DIVERGENCE_KEYS.get(name, name): value for name, value in _store_fields(divergence).items()}
 
 
@@ -439,10 +451,12 @@ def from_dict(data: dict[str, Any], load_relation: LoadRelation) -> Comparison:
         judgements={label: _load_judgement(judgement) for label, judgement in data["judgements"].items()},
         leftovers=tuple(_load_leftover(leftover) for leftover in data["leftovers"]),
         findings=tuple(_load_finding(finding) for finding in data["findings"]),
-        first_divergences=_load_divergences(data),
+        first_divergences={} if data["kind"] == "run" else _load_divergences(data),
         groups={name: _load_text(group["pattern"]) for name, group in data["groups"].items()},
         notes=_load_notes(data["notes"]),
         rules=_load_rules(data["rules"]),
+        run=load_runs(data, [side.label for side in candidates]) if data["kind"] == "run" else (),
+        modes=mode_json.load_modes(data) if data["kind"] == "modes" else None,
     )
     named = {pair.candidate for pair in comparison.pairs} | set(comparison.judgements)
     named |= {leftover.candidate for leftover in comparison.leftovers}

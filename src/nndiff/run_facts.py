@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -145,3 +146,22 @@ class RunFacts:
     leaders: tuple[tuple[str, float], ...] = ()  # parameters by their share of the squared distance at the last step
     sign_test: SignTest | None = None
     details: WeightDetails | None = None  # not part of the JSON result
+
+
+def count_step_verdicts(steps: Iterable[StepComparison], group: str | None = None) -> Counter[Verdict]:
+    """Count the verdicts of steps, or those of the weights of one group at the steps that have it."""
+    verdicts = Counter[Verdict]()
+    for step in steps:
+        numbers = step.groups.get(group) if group is not None else None
+        if group is None:
+            verdicts[step.verdict] += 1
+        elif numbers is not None:
+            verdicts[judge_group(numbers)] += 1
+    return verdicts
+
+
+def judge_group(numbers: GroupNumbers) -> Verdict:
+    """Return the verdict of a group from its counts of tensors."""
+    if numbers.out:
+        return Verdict.DIFFERENT
+    return Verdict.IDENTICAL if numbers.identical == numbers.tensors else Verdict.CLOSE

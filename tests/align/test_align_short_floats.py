@@ -51,10 +51,15 @@ def names(groups):
     return [([one.module for one in ours], [other.module for other in theirs]) for ours, theirs in groups]
 
 
-@pytest.mark.parametrize("keeps", [("full", "full"), ("full", "sketch"), ("sketch", "sketch")], ids=str)
 @pytest.mark.parametrize("size", [100, SIZE])
 @pytest.mark.parametrize(
-    "dtypes", [("bfloat16", "bfloat16"), ("float16", "bfloat16"), ("float32", "bfloat16")], ids=str
+    ("dtypes", "keeps"),
+    [
+        (("bfloat16", "bfloat16"), ("full", "full")),
+        (("float16", "bfloat16"), ("full", "sketch")),
+        (("float32", "bfloat16"), ("sketch", "sketch")),
+    ],
+    ids=str,
 )
 def test_each_finds_its_own_whatever_was_kept(dtypes, size, keeps):
     left = [call(f"l{k}", values(k, size), dtypes[0], keeps[0]) for k in range(5)]
@@ -62,17 +67,45 @@ def test_each_finds_its_own_whatever_was_kept(dtypes, size, keeps):
     assert names(group_by_elements(left, right)) == [([f"l{k}"], [f"r{k}"]) for k in range(5)]
 
 
-def test_the_shorter_type_decides_what_is_near():
-    one, other = values(), near(values(), 1e-2)
-    for dtypes, wanted in ((("bfloat16", "bfloat16"), 1), (("float32", "bfloat16"), 1), (("float16", "float16"), 0)):
-        found = list(group_by_elements([call("l", one, dtypes[0])], [call("r", other, dtypes[1])]))
-        assert len(found) == wanted
+@pytest.mark.parametrize(
+    ("dtypes", "near_by", "far_by"),
+    [
+        (("bfloat16", "bfloat16"), 0.02, 0.05),
+        (("float16", "float16"), 0.002, 0.006),
+        (("float32", "bfloat16"), 0.02, 0.05),  # the shorter type decides
+        (("float32", "float32"), 6e-5, 2e-4),
+    ],
+    ids=str,
+)
+def test_near_is_what_rounding_comes_to_in_the_shorter_type(dtypes, near_by, far_by):
+    for by, wanted in ((near_by, [(["l"], ["r"])]), (far_by, [])):
+        found = group_by_elements([call("l", values(), dtypes[0])], [call("r", near(values(), by), dtypes[1])])
+        assert names(found) == wanted, by
 
 
-def test_two_that_are_as_near_are_left_alone():
-    right = [call("r", near(values(), seed=1)), call("other", near(values(), seed=2))]
-    assert not list(group_by_elements([call("l", values())], right))
-    assert not list(group_by_elements(right, [call("l", values())]))
+@pytest.mark.parametrize(("farther", "wanted"), [(1, []), (4, [(["l"], ["r"])])])
+def test_the_next_must_be_twice_as_far(farther, wanted):
+    left = [call("l", values(), "float16")]
+    right = [
+        call("r", near(values(), 1e-3, seed=1), "float16"),
+        call("next", near(values(), farther * 1e-3, seed=2), "float16"),
+    ]
+    assert names(group_by_elements(left, right)) == wanted
+    assert names(group_by_elements(right, left)) == [(ours, theirs) for theirs, ours in wanted]
+
+
+def test_of_many_elements_a_few_dozen_are_read():
+    read = []
+
+    class Counted(MemoryData):
+        def read(self, start, stop):
+            read.append(stop - start)
+            return super().read(start, stop)
+
+    one = call("l", values(size=1 << 16))
+    tensor = replace(one.outputs[0], data=Counted(one.outputs[0].data.array))
+    assert names(group_by_elements([replace(one, outputs=(tensor,))], [call("r", near(values(size=1 << 16)))]))
+    assert sum(read) == 64
 
 
 def test_what_is_near_belongs_to_the_one_it_is_nearest_to():

@@ -111,6 +111,14 @@ def test_leftovers_of_both_sides_carry_hints():
     assert set(found.only_candidate) == {"encoder.layer.weigth", "quite_different", "z"}
 
 
+@pytest.mark.parametrize(("name", "is_close"), [("encoder__layers__9__fc", True), ("decoder__blk__9__fc", False)])
+def test_a_name_is_close_if_most_of_its_letters_are_the_same(name, is_close):
+    # two of one shape on each side: the shape says nothing
+    found = align(tensors(encoder__layers__0__norm=(3,), z=(3,)), tensors(**{name: (3,), "q": (3,)}))
+    hint = Hint(near=name.replace("__", ".")) if is_close else Hint()
+    assert found.only_reference["encoder.layers.0.norm"] == hint
+
+
 _NAMES = st.sets(
     st.lists(st.sampled_from(["model", "module", "_orig_mod", "a", "b", "0"]), min_size=1, max_size=4).map(".".join),
     max_size=8,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -206,6 +207,25 @@ def test_wrappers_are_paired_from_the_outside_in(tmp_path):
     assert methods(found)["a:output"] == ("x:output", "weights", True)
 
 
+def test_wrappers_of_another_number_are_not_paired_by_weights(tmp_path):
+    """The outer of two may do more than the only one of the other side."""
+
+    class Doubling(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return 2 * self.inner(x)
+
+    torch.manual_seed(0)
+    reference = nn.Sequential(OrderedDict(a=nn.Sequential(nn.Linear(6, 6)), end=nn.Tanh()))
+    candidate = nn.Sequential(OrderedDict(x=Doubling(copy.deepcopy(reference.a)), last=nn.Tanh()))
+    found = methods(align_models(tmp_path, (reference, candidate), INPUT))
+    assert found["a.0:output"] == ("x.inner.0:output", "weights", True)
+    assert found["a:output"][0] != "x:output" or not found["a:output"][2]
+
+
 @pytest.mark.parametrize("flipped", [False, True])
 def test_a_model_inside_another_that_goes_by_the_name_of_a_layer(tmp_path, flipped):
     plain = stack()
@@ -234,15 +254,28 @@ def test_a_layer_extended_inside_keeps_its_name(tmp_path):
     assert found.against_names == ()
 
 
-def test_equal_weights_in_several_modules_decide_nothing(tmp_path):
+@pytest.mark.parametrize("changed", [0, 2])
+def test_equal_weights_in_several_modules_decide_nothing(tmp_path, changed):
     torch.manual_seed(0)
     reference = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6))
     candidate = copy.deepcopy(reference)
     with torch.no_grad():
-        candidate[0].weight.mul_(1.5)  # the only fresh one of its side, but one of two of the other
+        candidate[changed].weight.mul_(1.5)  # leaves one fresh norm, beside two of the other side
     found = align_models(tmp_path, (reference, candidate), INPUT)
     assert found.against_names == ()
     assert {match.method for match in found.matches} == {Method.NAME}
+
+
+def test_equal_weights_in_several_modules_of_other_names_decide_nothing(tmp_path):
+    torch.manual_seed(0)
+    layers = [nn.LayerNorm(6), nn.Linear(6, 6), nn.LayerNorm(6)]
+    reference = nn.Sequential(OrderedDict(zip(("a", "b", "c"), layers, strict=True)))
+    candidate = nn.Sequential(OrderedDict(zip(("x", "y", "z"), copy.deepcopy(layers), strict=True)))
+    with torch.no_grad():
+        candidate.z.weight.mul_(1.5)  # leaves one fresh norm, the first, beside two
+    found = align_models(tmp_path, (reference, candidate), INPUT)
+    assert outputs(partners(found)) == {"a": "x", "b": "y", "c": "z", "(model)": "(model)"}
+    assert methods(found)["c:output"][1] != "weights"
 
 
 def test_the_users_map_comes_before_weights(tmp_path):

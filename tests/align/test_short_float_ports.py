@@ -35,8 +35,7 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("branch", [1.0, 0.05])
-@pytest.mark.parametrize("keep", ["full", "sketch"])
+@pytest.mark.parametrize(("keep", "branch"), [("full", 1.0), ("sketch", 0.05)])
 @pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), *SHORT], ids=str)
 def test_layers_find_their_partners_as_they_do_in_float32(tmp_path, dtypes, keep, branch):
     found = matches(tmp_path, ported(branch=branch), dtypes, keep)
@@ -78,8 +77,7 @@ def other_start(port, at):
     port.stem.weight.mul_(1.2)
 
 
-@pytest.mark.parametrize("keep", ["full", "stats"])
-@pytest.mark.parametrize("branch", [1.0, 0.02])
+@pytest.mark.parametrize(("keep", "branch"), [("full", 1.0), ("stats", 0.02)])
 @pytest.mark.parametrize("fault", [heavier_query, other_norm, no_norm, other_start])
 @pytest.mark.parametrize("dtypes", SHORT[1:3], ids=str)
 def test_no_wrong_pair_is_certain_whatever_is_wrong(tmp_path, dtypes, fault, branch, keep):

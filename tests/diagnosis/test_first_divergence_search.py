@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from diagnosis_builders import FakeRelation, explain, make_leftover, make_modules, make_pair, make_tensor
+from nndiff.diagnosis.first_divergence import Run
 from nndiff.result import CANDIDATE, REFERENCE, InputState, LeftoverReason, PartingReason
 from nndiff.tensors import Link, Slot
 from nndiff.verdict import Outcome, RelationKind
@@ -67,6 +68,27 @@ def test_a_guess_inside_a_certain_module_that_agrees_is_no_pair():
     assert explain(guess_inside(certain=True, agrees=True)).first.name == "head:output"
     assert explain(guess_inside(certain=True, agrees=False)).first.name == "block.q:output"
     assert explain(guess_inside(certain=False, agrees=True)).first.name == "block.q:output"
+
+
+@pytest.mark.parametrize(("place", "state"), [(0, InputState.DIFFER), (1, InputState.UNKNOWN)])
+def test_an_input_of_another_form_that_differs_decides_only_in_the_first_place(place, state):
+    """Masks and positions may have another form on each side."""
+    same = make_tensor(INPUT, "", Slot.MODEL_INPUT, 0, path="0")
+    given = [make_tensor(values, "a", order=1) for values in (INPUT, INPUT.reshape(2, 3) + 1)]
+    orders = (0, 1) if place else (1, 0)
+    output = [make_tensor(values, "b", order=2, inputs=orders) for values in (INPUT, INPUT + 1)]
+    pairs = [make_pair(same, same), make_pair(*given), make_pair(*output)]
+    run = Run(pairs, {0: same, 1: given[0]}, {0: same, 1: given[1]})
+    assert run.get_input_state(pairs[2]) is state
+
+
+@pytest.mark.parametrize(("certain", "name"), [(False, "(model):output"), (True, "act:output")])
+def test_a_guess_that_could_not_be_compared_proves_nothing(certain, name):
+    given = make_tensor(INPUT, "", Slot.MODEL_INPUT, 0, path="0")
+    inner = [make_tensor(values, "act", order=1, inputs=(0,), kept=False) for values in (INPUT, INPUT + 1)]
+    final = [make_tensor(values, "", order=2, inputs=(0,)) for values in (INPUT, INPUT + 1)]
+    pairs = [make_pair(given, given), make_pair(*inner, certain=certain), make_pair(*final)]
+    assert explain(pairs).first.name == name
 
 
 def test_inputs_come_first_then_the_loss_then_parameters():

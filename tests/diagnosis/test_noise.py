@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -110,6 +111,8 @@ def test_a_bias_is_judged_as_a_sum_only_where_it_is_one(places, error, is_sum):
         (np.float32, 4e-6, False),
         (np.float16, 3e-3, True),  # OWN_ERROR: 4e-3
         (np.float16, 8e-3, False),
+        (ml_dtypes.bfloat16, 2e-2, True),  # OWN_ERROR: 3e-2
+        (ml_dtypes.bfloat16, 6e-2, False),
     ],
 )
 def test_the_last_digits_of_the_gradient_itself_are_forgiven(dtype, error, is_sum):

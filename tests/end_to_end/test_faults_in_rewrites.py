@@ -156,16 +156,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
-def test_what_is_only_written_otherwise_passes(rewrite, backward):
-    other = net()
-    rewrite(other)
-    result = nndiff.compare(net(), other, inputs=INPUT, backward=backward)
-    assert result.exit_code == 0, result.first_divergence
-    assert all(finding.harmless for finding in result.findings)
-
-
 @pytest.mark.parametrize("flipped", [False, True])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
@@ -178,17 +168,6 @@ def test_a_fault_in_a_rewrite_is_found_at_its_place(rewrite, fault, flipped):
     assert result.exit_code == 1
     wrapped = [f"{FAULTS[fault]}.1"] if rewrite is padded else []  # the layer itself, inside of what is around it
     assert result.first_divergence.module in (FAULTS[fault], *wrapped)
-
-
-@pytest.mark.parametrize("rewrite", [padded, convolution, kernel], ids=lambda rewrite: rewrite.__name__)
-def test_a_wrong_gradient_of_a_parameter_in_another_form_is_no_pass(rewrite):
-    other = net()
-    rewrite(other)
-    weight = next(each for each in other.blocks[1].up.parameters() if each.ndim > 1)
-    weight.register_hook(lambda grad: grad * 1.3)
-    result = nndiff.compare(net(), other, inputs=INPUT, backward=True)
-    assert result.exit_code == 1
-    assert not all(finding.harmless for finding in result.findings)
 
 
 class Slice(nn.Module):

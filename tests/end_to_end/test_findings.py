@@ -1,4 +1,4 @@
-"""Findings of whole comparisons: every case, several candidates, layers of other names, every report."""
+"""Findings of whole comparisons: several candidates, layers of other names, every report."""
 
 from __future__ import annotations
 
@@ -9,34 +9,8 @@ import torch
 from torch import nn
 
 import nndiff
-from findings_matrix import CASES, CAUSES, INPUT, RELATED_CASES
+from findings_matrix import INPUT
 from nndiff.result import NoteSlug
-
-ALL_CASES = {**CASES, **RELATED_CASES}
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@pytest.mark.parametrize("case", ALL_CASES)
-def test_each_finding_appears_where_it_applies_and_only_there(case):
-    make, options, status, wanted = ALL_CASES[case]
-    result = nndiff.compare(*make(), inputs=INPUT, **options)
-    found = {finding.cause for finding in result.findings}
-    assert result.exit_code == status, (result.verdict, result.first_divergence)
-    assert found & set(CAUSES) == wanted
-
-
-@pytest.mark.parametrize("name", ["terminal", "md", "json"])
-def test_what_agrees_after_rearranging_is_said_in_every_report(name):
-    from nndiff.reports import ReportOptions, get_report
-
-    for make, said in ((RELATED_CASES["time first"][0], "permuted"), (RELATED_CASES["repeated"][0], "broadcast")):
-        result = nndiff.compare(*make(), inputs=INPUT)
-        text = get_report(name).render(result, ReportOptions(width=200, color=False))
-        assert said in text
-        assert result.pairs[-1].verdict.value == "shape"
-    inside = nndiff.compare(*RELATED_CASES["transposed inside"][0](), inputs=INPUT)
-    assert "permuted" in get_report(name).render(inside, ReportOptions(width=200, color=False))
-    assert inside.exit_code == 0
 
 
 class Net(nn.Module):

@@ -346,3 +346,22 @@ def test_the_same_sums_in_another_order_are_close(seed):
     other = copy.deepcopy(net).to(memory_format=torch.channels_last)
     result = nndiff.compare(net, other, inputs=torch.randn(4, 3, 32, 32), backward=True)
     assert result.exit_code == 0
+
+
+class Faint(nn.Module):
+    """A layer whose gradients are a millionth of the others'."""
+
+    def __init__(self, flip):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.flip = nn.Linear(4, 4), nn.Linear(4, 4), flip
+
+    def forward(self, x):
+        hidden = self.a(x)
+        return self.b(x + 1e-6 * (with_gradient(hidden, torch.neg) if self.flip else hidden))
+
+
+def test_a_wrong_gradient_is_found_where_gradients_are_faint():
+    result = compared(Faint(False), Faint(True))
+    assert result.exit_code == 1
+    assert "a.weight:param_grad" in {pair.name for pair in result.worst()}

@@ -42,37 +42,6 @@ class Twice(nn.Module):
         return self.rest(x * MASK if self.after[0] else x)
 
 
-class Moved(Twice):
-    """Mask before an activation that leaves zero as it is, or after it."""
-
-    def forward(self, x):
-        x = self.up(x)
-        return self.rest(self.act(x).masked_fill(~MASK, 0.0) if self.after[0] else torch.relu(x * MASK))
-
-
-class Dropping(Twice):
-    def __init__(self, after):
-        super().__init__(after, lambda: nn.Hardtanh(0, 6))
-        self.drop = nn.Dropout(0.1)
-
-    def forward(self, x):
-        x = self.drop(self.act(self.up(x) * MASK))
-        return self.rest(x.masked_fill(~MASK, 0.0) if self.after[0] else x)
-
-
-class Padded(nn.Module):
-    """Look up nothing for padding, and perhaps mask it again: its embedding is not trained."""
-
-    def __init__(self, after):
-        super().__init__()
-        self.words, self.rest = nn.Embedding(10, 8, padding_idx=0), Mixing()
-        self.after = [after]
-
-    def forward(self, x):
-        found = self.words(x)
-        return self.rest(found * (x != 0).unsqueeze(-1) if self.after[0] else found)
-
-
 class Inside(nn.Module):
     """Hold such a model: the gradients at its own output and at that of what it holds both differ."""
 
@@ -104,21 +73,18 @@ def differing(result):
     return {pair.name: pair for pair in result.pairs if not pair.verdict.passed}
 
 
-# how a model is made, what it is fed, and the gradients that differ
+# how a model is made, and the gradients that differ
 HARMLESS = {
-    "before and after an activation": (Twice, INPUT, {"act:grad_output"}),
-    "after an activation that leaves zero as it is": (lambda after: Twice(after, nn.GELU), INPUT, {"act:grad_output"}),
-    "after dropout": (Dropping, INPUT, {"act:grad_output", "drop:grad_output"}),
-    "padding that is not trained": (Padded, TOKENS, {"words:grad_output"}),
-    "a module around": (Inside, INPUT, {"part:grad_output", "part.act:grad_output"}),
+    "before and after an activation": (Twice, {"act:grad_output"}),
+    "a module around": (Inside, {"part:grad_output", "part.act:grad_output"}),
 }
 
 
 @pytest.mark.parametrize("flipped", [False, True])
 @pytest.mark.parametrize("case", HARMLESS)
 def test_a_gradient_at_places_that_are_masked_is_no_difference_and_shown(case, flipped):
-    make, inputs, names = HARMLESS[case]
-    result = compared(make(flipped), make(not flipped), inputs)
+    make, names = HARMLESS[case]
+    result = compared(make(flipped), make(not flipped))
     assert (result.exit_code, result.first_divergence, result.findings) == (0, None, ())
     assert differing(result).keys() == names
     assert not any(pair.decides for pair in differing(result).values())
@@ -132,12 +98,6 @@ def test_it_is_shown_in_every_report():
         assert "act gradient" in text
     data = json.loads(get_report("json").render(result, ReportOptions()))
     assert [pair["name"] for pair in data["pairs"] if pair["verdict"] == "different"] == ["act:grad_output"]
-
-
-def test_an_activation_moved_out_of_a_module_is_no_difference():
-    one, other = Moved(False), Moved(True)
-    result = compared(one, other)
-    assert result.exit_code == 0, list(differing(result))
 
 
 class Wrong(Twice):
@@ -200,17 +160,3 @@ def test_a_wrong_gradient_that_comes_to_no_parameter_is_shown(case):
     result = compared(Twice(False), make())
     assert {name: pair.verdict for name, pair in differing(result).items()} == dict.fromkeys(names, verdict)
     assert result.exit_code == 0
-
-
-class Shifted(Twice):
-    """Differ in the output of the activation too, at places that are masked."""
-
-    def forward(self, x):
-        x = self.up(x)
-        return self.rest(self.act(x if self.after[0] else x * MASK) * MASK)
-
-
-def test_outputs_that_differ_are_a_difference():
-    result = compared(Shifted(False), Shifted(True))
-    assert result.exit_code == 1
-    assert result.first_divergence.name == "act:output"

@@ -60,28 +60,6 @@ class ByRows(Unfolded):
         return self.embed(F.unfold(x, PATCH, stride=PATCH).transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))
 
 
-class Dead(Patches):
-    """With an activation that lets nothing through."""
-
-    def __init__(self):
-        super().__init__()
-        self.act = nn.ReLU()
-
-    def tokens(self, x):
-        made = self.embed(x)
-        return (made + self.act(made - 100)).flatten(2).transpose(1, 2)
-
-
-class DeadUnfolded(Unfolded):
-    def __init__(self):
-        super().__init__()
-        self.act = nn.ReLU()
-
-    def tokens(self, x):
-        made = self.embed(F.unfold(x, PATCH, stride=PATCH).transpose(1, 2))
-        return made + self.act(made - 100)
-
-
 class Split(nn.Module):
     """A projection that returns its heads apart."""
 
@@ -144,7 +122,6 @@ LAYOUTS = {
     "patches": (lambda: pair(Patches, Unfolded), IMAGE, {"permuted"}),
     "patches in one row": (lambda: pair(Patches, ByRows), IMAGE, {"permuted"}),
     "rows of patches": (lambda: pair(Unfolded, ByRows), IMAGE, {"reshaped"}),
-    "nothing but zeros behind patches": (lambda: pair(Dead, DeadUnfolded), IMAGE, {"permuted"}),
     "heads": (lambda: pair(Heads, SplitLater), TEXT, {"permuted"}),
     "time first": (
         lambda: pair(Wrapped, lambda: Wrapped(lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1))),

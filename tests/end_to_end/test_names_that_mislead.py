@@ -116,27 +116,3 @@ def test_a_fault_in_gradients_alone_is_placed_behind_names_that_are_shifted():
     result = nndiff.compare(one, other, inputs=INPUT, backward=True)
     assert (result.exit_code, result.first_divergence.slot) == (1, "grad_output")
     assert all(pair.verdict.passed for pair in result.pairs if pair.slot == "output")
-
-
-class Listed(nn.Module):
-    """Layers in a list, run from the first or from the last."""
-
-    def __init__(self, layers, backwards):
-        super().__init__()
-        self.layers, self.backwards = nn.ModuleList(reversed(layers) if backwards else layers), backwards
-
-    def forward(self, x):
-        for layer in reversed(self.layers) if self.backwards else self.layers:
-            x = torch.tanh(layer(x))
-        return x
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("place", [1, 2, 4])
-def test_a_fault_in_a_list_that_is_run_the_other_way_round_is_placed(place, backward):
-    torch.manual_seed(0)
-    layers = [nn.Linear(6, 6) for _ in range(5)]
-    one, other = Listed(layers, False), Listed(copy.deepcopy(layers), True)
-    scaled(other.layers[4 - place])
-    first = nndiff.compare(one, other, inputs=INPUT, backward=backward).first_divergence
-    assert (first.name, first.candidate_name) == (f"layers.{place}:output", f"layers.{4 - place}:output")

@@ -17,6 +17,12 @@ from torch import nn
 import nndiff
 from helpers import nndiff as run_nndiff
 from helpers import save
+from nndiff import comparison
+from nndiff.relations import proof
+from nndiff.result import NoteSlug, PartingReason
+from nndiff.tensors import Slot
+from nndiff.tolerance import Tolerance
+from nndiff.verdict import Verdict
 
 WIDTH, HEADS, KV_HEADS, LAYERS, VOCABULARY = 32, 4, 2, 2, 100
 TOKENS = {"input_ids": torch.randint(0, 90, (2, 11), generator=torch.Generator().manual_seed(1))}
@@ -499,3 +505,165 @@ def test_13_nothing_compared_is_said_on_stderr(tmp_path):
     done = run_nndiff("diff", a, b)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+# -- what a second new user met ----------------------------------------------------------------------------------------
+
+
+def test_gradients_are_measured_in_the_layout_of_their_weights():
+    reference, port = gpt2_and_port("none")
+    found = nndiff.compare(reference, port, inputs=TOKENS, backward=True, params=True)
+    gradients = {pair.name: pair for pair in found.pairs if pair.slot is Slot.PARAM_GRAD}
+    square = gradients["transformer.h.0.attn.c_proj.weight:param_grad"]
+    assert not square.verdict.passed
+    assert square.metrics.max_abs < 0.05 * square.stored.max_abs  # transposed they nearly agree, as stored they do not
+    assert not any(pair.verdict is Verdict.SHAPE for pair in found.pairs)
+    assert "shapes-differ" not in [finding.cause for finding in found.findings]
+    harmless = next(finding for finding in found.findings if finding.cause == "permuted")
+    assert not any(place.endswith("param_grad") for place in harmless.where)  # those do not agree
+
+
+def test_a_proven_layout_holds_at_a_looser_tolerance_too():
+    found = nndiff.compare(*gpt2_and_port(), inputs=TOKENS)
+    places = next(pair for pair in found.pairs if pair.name == "transformer.wpe:output")
+    assert places.related is not None
+    for atol in (1.0, 100.0):  # far above all elements, so that any order of them agrees
+        looser = found.judged_at(Tolerance(atol, 0.0, "given"))
+        assert looser.exit_code == nndiff.compare(*gpt2_and_port(), inputs=TOKENS, atol=atol, rtol=0.0).exit_code == 0
+        assert not any(note.slug is NoteSlug.COMPARE_AGAIN for note in looser.notes)
+
+
+@pytest.mark.parametrize("is_candidate", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_weight_norm_whose_direction_is_the_weight_itself_is_the_same(is_candidate, backward):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
+    normed = copy.deepcopy(plain)
+    nn.utils.parametrizations.weight_norm(normed[2])  # v is the weight, g its norm
+    options = {"inputs": torch.randn(3, 6), "params": True, "backward": backward}
+    sides = (plain, normed) if is_candidate else (normed, plain)
+    assert nndiff.compare(*sides, **options).exit_code == 0
+    with torch.no_grad():
+        normed[2].parametrizations.weight.original0.mul_(1.01)
+    assert nndiff.compare(*sides, **options).exit_code == 1
+
+
+class UsesWeights(nn.Module):
+    """Use the weights of a convolution without calling it, as Mamba does."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.conv = nn.Linear(8, 8), nn.Conv1d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        return F.conv1d(self.before(x), self.conv.weight, self.conv.bias, padding=1)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_weights_of_a_module_that_is_never_called_are_not_said_to_be_equal(backward):
+    reference, candidate = nn.Sequential(UsesWeights()), nn.Sequential(UsesWeights())
+    with torch.no_grad():
+        candidate[0].conv.weight.mul_(1.1)
+    found = nndiff.compare(reference, candidate, inputs=torch.randn(2, 4, 8), backward=backward)
+    assert found.first_divergence.name == "0:output"
+    assert found.first_divergence.weights.differing == ("0.conv.weight",)
+    (finding,) = [finding for finding in found.findings if finding.cause == "weights-differ"]
+    assert finding.confidence == 0.5
+
+
+def test_a_strict_dtype_is_said_to_be_the_only_difference():
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4))
+    found = nndiff.compare(reference, copy.deepcopy(reference).double(), inputs=torch.arange(6), strict_dtype=True)
+    assert found.exit_code == 1
+    assert found.first_divergence.reason is PartingReason.DTYPE
+    assert [finding.cause for finding in found.findings][:1] == ["dtypes-differ"]
+    assert "rounding" not in str(found)
+    assert "of different dtypes" in str(found)
+
+
+def test_a_tolerance_for_a_pattern_that_matches_nothing_is_noted():
+    arrays = {"head.weight": np.zeros(3, np.float32)}
+    slugs = [note.slug for note in nndiff.compare(arrays, arrays, atol={"haed.*": 1e-3}).notes]
+    assert slugs == [NoteSlug.RULE_WITHOUT_EFFECT]
+    assert nndiff.compare(arrays, arrays, atol={"head.*": 1e-3}).notes == ()
+
+
+def test_an_identity_in_train_mode_is_not_blamed():
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    candidate = nn.Sequential(copy.deepcopy(reference[0]), nn.Identity())  # the model is in eval mode, this is not
+    reference[1].running_mean += 1
+    candidate.training = candidate[0].training = False
+    found = nndiff.compare(reference, candidate, inputs=torch.randn(3, 4))
+    assert found.exit_code == 1
+    assert "train-mode" not in [finding.cause for finding in found.findings]
+    candidate[1] = copy.deepcopy(reference[1]).train()
+    found = nndiff.compare(reference, candidate, inputs=torch.randn(3, 4))
+    assert "train-mode" in [finding.cause for finding in found.findings]
+
+
+def test_one_remark_for_all_rows_is_printed_once(tmp_path):
+    names = [f"encoder.layers.{number}.attention.output.dense.weight" for number in range(4)]
+    weights = {name: np.random.default_rng(len(name)).normal(size=(6, 4)) for name in names}
+    turned = {name: weight.T.copy() for name, weight in weights.items()}
+    a, b = save(tmp_path / "a.safetensors", weights), save(tmp_path / "b.safetensors", turned)
+    printed = run_nndiff("diff", a, b).stdout
+    assert printed.count("--accept layout") == 1
+    assert "transposed or reshaped?" not in printed  # it is proven
+    turned[names[3]] = turned[names[3]] + 1
+    printed = run_nndiff("diff", a, save(tmp_path / "c.safetensors", turned)).stdout
+    assert printed.count("--accept layout") == 3
+
+
+def test_tensors_too_large_to_look_for_a_relation_are_noted(monkeypatch):
+    weight = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    sides = {"w": weight}, {"w": weight.T.copy()}
+    assert nndiff.compare(*sides, accept="layout").exit_code == 0
+    monkeypatch.setattr(proof, "LARGEST_TENSOR", 23)
+    found = nndiff.compare(*sides, accept="layout")
+    assert found.exit_code == 1
+    assert found.pairs[0].has_note(NoteSlug.NOT_SEARCHED)
+    monkeypatch.undo()
+    assert comparison.MOST_READ == 1 << 28
+    monkeypatch.setattr(comparison, "MOST_READ", 47)
+    several = {f"w{number}": sides[0]["w"] for number in range(3)}, {f"w{number}": sides[1]["w"] for number in range(3)}
+    found = nndiff.compare(*several, accept="layout")
+    assert [pair.has_note(NoteSlug.NOT_SEARCHED) for pair in found.pairs] == [False, True, True]
+
+
+def test_what_was_not_compared_is_not_said_to_differ(tmp_path):
+    reference, candidate = broken_pair()
+    for name, model in (("a", reference), ("b", candidate)):
+        nndiff.record(model, torch.ones(2, 4), path=tmp_path / name, keep="digest")
+    printed = str(nndiff.compare(tmp_path / "a", tmp_path / "b"))
+    assert "the output was not compared" in printed
+    assert "output differs" not in printed
+
+
+class NormOfNorm(nn.Module):
+    """Hold two norms that nothing but their places tells apart, under any names."""
+
+    def __init__(self, names, eps):
+        super().__init__()
+        torch.manual_seed(0)
+        self.names = names
+        layers = (nn.Linear(8, 8), nn.LayerNorm(8, eps), nn.LayerNorm(8), nn.LayerNorm(8))
+        for name, layer in zip(names, layers, strict=True):
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        for name in self.names:
+            x = getattr(self, name)(x)
+        return x
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c", "d"), ("order", "part", "guess", "name")])
+def test_a_norm_of_a_norm_is_not_taken_for_the_first_one(names):
+    reference, x = NormOfNorm(("a", "b", "c", "d"), eps=1e-5), torch.randn(3, 8)
+    assert nndiff.compare(reference, NormOfNorm(names, eps=1e-5), inputs=x).exit_code == 0
+    found = nndiff.compare(reference, NormOfNorm(names, eps=0.3), inputs=x, atol=1e-4)
+    assert found.exit_code == 1  # though the norms after it make up for it, so that the outputs agree
+    assert found.first_divergence.name == "b:output"
+    assert found.pairs[-1].verdict.passed

@@ -67,6 +67,15 @@ def test_what_can_be_read_is_compared(kind: str) -> None:
     assert (result.verdict, result.exit_code) == ("different", 1)
 
 
+def test_every_plain_value_that_differs_is_named() -> None:
+    def make(y: torch.Tensor, number: int) -> Any:
+        return {"y": y, "count": number, "ids": [1, number], "text": f"n{number}"}
+
+    result = nndiff.compare(Returns(make, 3), Returns(make, 4), inputs=X)
+    names = {pair.name for pair in result.worst()}
+    assert names == {"(model):output.count", "(model):output.ids.1", "(model):output.text"}
+
+
 UNREAD: dict[str, tuple[Callable[[torch.Tensor, int], Any], str]] = {
     "generator": (lambda y, n: (each for each in [y]), "a generator"),
     "set of tensors": (lambda y, n: {y}, "a set"),
@@ -197,4 +206,4 @@ def test_the_loss_is_not_said_to_be_out_for_all_outputs_where_one_is_missing():
         Encoder(lambda a, b: (a, b)), Encoder(lambda a, b: (a,)), inputs=torch.randn(2, 4), backward=True
     ).first_divergence
     assert first.slot == "loss"
-    assert "every output that both sides return is in tolerance" in first.why
+    assert "every output that both sides return agrees" in first.why

@@ -8,9 +8,6 @@ from torch import nn
 
 import nndiff
 from nndiff.recording.record import record
-from nndiff.result import Method
-from nndiff.tensors import Slot
-from nndiff.verdict import RelationKind
 
 INPUT = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 PLAIN = ("weight", "bias")
@@ -58,35 +55,6 @@ def compared(tmp_path, other, **options):
     return nndiff.compare(*sides)
 
 
-def how(result):
-    return {pair.reference_name.partition(":")[0]: pair.method for pair in result.pairs if pair.slot.is_parameter}
-
-
-WHAT = {"gradients": {"backward": True}, "parameters": {"params": True}, "both": {"backward": True, "params": True}}
-
-
-@pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("names", [("scale", "shift"), ("b", "a")])
-def test_parameters_of_other_names_are_paired_inside_their_module(names, what, tmp_path):
-    result = compared(tmp_path, Net(names, root="positions"), **WHAT[what])
-    assert result.verdict == "identical"
-    assert not result.leftovers
-    assert how(result)["norm.weight"] is Method.WEIGHTS
-    assert how(result)["pos"] is Method.CONTENT  # of the model itself, which no weights have to tell from others
-
-
-def test_those_of_one_shape_that_differ_by_rounding_are_told_apart_by_their_statistics(tmp_path):
-    result = compared(tmp_path, Net(("b", "a"), noise=1e-6), backward=True)
-    assert result.verdict == "close"
-    assert {how(result)[name] for name in ("norm.weight", "norm.bias")} <= {
-        Method.CONTENT,
-        Method.MODULE,
-        Method.STATISTICS,
-    }
-    pairs = {pair.reference_name: pair.candidate_name for pair in result.pairs}
-    assert pairs["norm.weight:param_grad"] == "norm.b:param_grad"
-
-
 def scaled(model, name):
     model.get_parameter(name).register_hook(lambda grad: grad * 1.5)
     return model
@@ -109,30 +77,3 @@ def test_a_wrong_gradient_under_another_name_is_found(case, tmp_path):
     assert result.exit_code == 1
     wanted = "pos:param_grad" if "itself" in case else "norm.weight:param_grad"
     assert result.first_divergence.name == wanted
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize("hurt", [False, True])
-def test_weight_norm_is_proven_for_parameters_and_their_gradients(hurt, asked, tmp_path):
-    def normed():
-        made = Net()
-        torch.nn.utils.weight_norm(made.fc)
-        return made
-
-    other = normed()
-    torch.nn.utils.remove_weight_norm(other.fc)
-    if hurt:
-        other.fc.weight.register_hook(lambda grad: grad * 1.01)
-    sides = [
-        record(model, INPUT, path=tmp_path / name, backward=True, params=asked)
-        for name, model in (("one", normed()), ("other", other))
-    ]
-    result = nndiff.compare(*sides)
-    assert result.exit_code == int(hurt)
-    proven = {pair.slot for pair in result.pairs if pair.related and pair.related.relation.kind is RelationKind.FOLD}
-    assert proven == ({Slot.PARAM} if asked else set()) | (set() if hurt else {Slot.PARAM_GRAD})
-    assert all(finding.harmless for finding in result.findings if finding.cause == "weight-norm")
-    if hurt:
-        counting = {left.name for left in result.leftovers if left.counts}
-        assert counting >= {"fc.weight_g:param_grad", "fc.weight_v:param_grad", "fc.weight:param_grad"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -134,13 +135,18 @@ def nets(change) -> tuple[Net, Net]:
     return reference, candidate
 
 
+@functools.cache
+def compared_by_their_own_names(change) -> nndiff.Comparison:
+    return compared(*nets(change))
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @given(identifiers=st.lists(IDENTIFIERS, min_size=len(old_names()), max_size=len(old_names()), unique=True))
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_renaming_changes_no_verdict(change, identifiers):
     names = dict(zip(old_names(), identifiers, strict=True))
     reference, candidate = nets(change)
-    before = compared(reference, candidate)
+    before = compared_by_their_own_names(change)
     renamed = rename(copy.deepcopy(candidate), names)
     mapping = {}
     for path, _ in (*reference.named_modules(), *reference.named_parameters()):
@@ -152,7 +158,7 @@ def test_renaming_changes_no_verdict(change, identifiers):
     assert before.exit_code == 0 or unmapped.exit_code != 0, "a different model passes under other names"
 
 
-@pytest.mark.parametrize("name", ["backbone", "reorder", "border", "preorder"])
+@pytest.mark.parametrize("name", ["backbone", "reorder", "preorder"])
 def test_what_cancels_out_inside_is_different_whatever_the_wrapper_is_called(name):
     reference, candidate = nets(rescale)
     names = {old: name if old == "backbone" else old for old in old_names()}

@@ -114,7 +114,7 @@ def test_a_right_port_passes_layer_by_layer(backward):
     assert not any(pair.method is Method.CALL for pair in result.pairs if pair.slot == "output")
 
 
-@pytest.mark.parametrize("at", range(LAYERS))
+@pytest.mark.parametrize("at", [0, 2])
 @pytest.mark.parametrize(
     ("fault", "after", "before"),
     [("erf", "mlp.c_fc", "mlp.c_proj"), ("norm after", "mix", "ln_2")],
@@ -125,12 +125,8 @@ def test_a_fault_is_found_in_its_block_between_its_layers(fault, after, before, 
     assert first.name == f"h.{at}:output"
     assert (first.after, first.before) == (f"h.{at}.{after}:output", f"h.{at}.{before}:output")
     assert all(pair.verdict.passed for pair in result.pairs if pair.order < first.order and f"h.{at}" not in pair.name)
-
-
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_layers_after_a_fault_have_the_partners_they_have_without_one(at):
-    found = partners(nndiff.compare(Theirs(), Ours("erf", at), inputs=INPUT))
-    assert {name: found.get(name) for name in RIGHT} == RIGHT
+    if fault == "erf":  # layers after it have the partners that they have without one
+        assert partners(result).items() >= RIGHT.items()
 
 
 def test_a_norm_that_is_left_out_at_the_end_makes_no_layer_before_it_wrong():
@@ -148,37 +144,6 @@ def test_the_parameters_of_a_wrong_layer_are_paired_by_their_module():
     assert result.first_divergence.name == "h.2.ln_2:output"
     rows = {pair.name: (pair.candidate_name, pair.method) for pair in result.pairs}
     assert rows["h.2.ln_2.weight:param_grad"] == ("blocks.2.norm2.weight:param_grad", Method.MODULE)
-
-
-class Constant(nn.Module):
-    def __init__(self, value):
-        super().__init__()
-        self.value = value
-
-    def forward(self, x):
-        return torch.full_like(x, self.value)
-
-
-class Unvarying(Constant):
-    pass
-
-
-class Sum(nn.Module):
-    def __init__(self, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, x):
-        return x + sum(part(x) for part in self.children())
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_constants_are_not_paired_by_their_values(value):
-    theirs, ours = Sum(one=Constant(value), two=Constant(value)), Sum(left=Unvarying(value), right=Unvarying(value))
-    result = nndiff.compare(theirs, ours, inputs=INPUT)
-    assert result.exit_code == 0
-    assert not any(pair.method is Method.STATISTICS for pair in result.pairs)
 
 
 class Codebook(nn.Module):

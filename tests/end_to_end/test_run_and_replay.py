@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -14,6 +13,7 @@ import nndiff as api
 from helpers import nndiff
 from nndiff.commands import build_parser
 from nndiff.recording import Writer
+from nndiff.result import NoteSlug
 
 _NET = """
 import torch
@@ -56,43 +56,35 @@ def nets(tmp_path):
     return tmp_path
 
 
-def test_two_copies_are_the_same(nets):
-    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--backward", "--report", "json")
+def test_two_copies_are_the_same_and_what_was_recorded_is_kept_where_asked(nets):
+    kept, python = nets / "kept", nets / "env"
+    (python / "bin").mkdir(parents=True)
+    (python / "bin/python").write_text(f'#!/bin/sh\necho ran > {nets}/ran\nexec {sys.executable} "$@"\n')
+    (python / "bin/python").chmod(0o755)
+    command = ("run", nets / "ours/net.py", nets / "copy/net.py", "-o", kept, "--backward", "--report", "json")
+    done = nndiff(*command, "--ref-python", sys.executable, "--cand-python", python)
     data = json.loads(done.stdout)
     assert (done.returncode, data["verdict"], data["kind"]) == (0, "identical", "recording")
     assert {pair["slot"] for pair in data["pairs"]} >= {"model_input", "output", "grad_output", "param_grad", "loss"}
+    assert (nets / "ran").exists(), "an environment stands for its interpreter"
+    assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
+    before = (kept / "reference/events.jsonl").stat().st_mtime_ns
+    refused = nndiff(*command)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "already holds a recording; replace it with --overwrite, or give another -o DIR" in refused.stderr
+    assert (kept / "reference/events.jsonl").stat().st_mtime_ns == before
 
 
 def test_neighbours_of_the_same_name_are_not_mixed_up(nets):
-    done = nndiff("run", nets / "ours/net.py", nets / "theirs/net.py", "--report", "json")
-    data = json.loads(done.stdout)
-    assert (done.returncode, data["verdict"]) == (1, "different")
+    saved, table = nets / "saved.json", nets / "table.md"
+    command = ("run", nets / "ours/net.py", nets / "theirs/net.py", "--quiet", "--overwrite", "-o", nets / "kept")
+    done = nndiff(*command, "--report", "terminal", "--report", f"json:{saved}", "--report", f"md:{table}")
+    assert (done.returncode, done.stdout.count("\n")) == (1, 1), "quiet is about the terminal alone"
+    assert table.read_text().count("\n") > 10
+    data = json.loads(saved.read_text())
     assert data["first_divergence"]["name"] == "blocks.0.norm:output"
     assert data["first_divergence"]["settings"] == {"eps": [1e-05, 0.01]}
     assert data["reference"]["label"].endswith("ours/net.py")
-
-
-def test_recordings_are_kept_where_asked_and_can_be_compared_again(nets):
-    kept = nets / "kept"
-    assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "-o", kept, "-q").returncode == 0
-    assert nndiff("diff", kept / "reference", kept / "candidate", "-q").returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "there", "not_there"),
-    [
-        (["--depth", "1"], "blocks:output", "blocks.0:output"),
-        (["--leaves"], "blocks.0.norm:output", "blocks.0:output"),
-        (["--params"], "head.weight:param", "head:input.0"),
-        (["--inputs"], "head:input.0", "head.weight:param"),
-    ],
-)
-def test_what_is_kept_of_both_can_be_chosen(nets, options, there, not_there):
-    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *options, "--report", "json")
-    data = json.loads(done.stdout)
-    names = {pair["name"] for pair in data["pairs"]}
-    assert (done.returncode, there in names, not_there in names) == (0, True, False)
-    assert not data["leftovers"]
 
 
 def test_what_is_kept_is_said_in_the_same_words_of_recording_and_running():
@@ -103,21 +95,19 @@ def test_what_is_kept_is_said_in_the_same_words_of_recording_and_running():
         assert (record.help, record.metavar, record.dest) == (run.help, run.metavar, run.dest)
 
 
-@pytest.mark.parametrize("pattern", ["*.norm", r"re:\.norm$"])
-def test_a_pattern_names_modules_for_comparing_as_it_does_for_recording(nets, pattern):
+def test_a_pattern_names_modules_for_comparing_as_it_does_for_recording(nets):
     whole, less = nets / "whole.nnrec", nets / "less.nnrec"
     assert nndiff("record", nets / "ours/net.py", "-o", whole, "-q").returncode == 0
-    assert nndiff("record", nets / "ours/net.py", "-o", less, "-q", "--exclude", pattern).returncode == 0
-    done = nndiff("diff", whole, whole, "--exclude", pattern, "--group", f"norms={pattern}", "--report", "json")
-    data = json.loads(done.stdout)
+    assert nndiff("record", nets / "ours/net.py", "-o", less, "-q", "--exclude", "*.norm").returncode == 0
     outputs = {name for name in api.open_source(less).tensors if name.endswith(":output")}
-    assert {pair["name"] for pair in data["pairs"] if pair["slot"] == "output"} == outputs
-    assert any("the group 'norms' is empty" in note["text"] for note in data["notes"])  # all of it was left out
-    done = nndiff("diff", whole, whole, "--include", pattern, "--group", f"norms={pattern}", "--report", "json")
-    data = json.loads(done.stdout)
-    assert [pair["name"] for pair in data["pairs"]] == ["blocks.0.norm:output", "blocks.1.norm:output"]
-    assert data["groups"]["norms"]["totals"]["pairs"] == 2
-    assert not any(note["slug"] == "rule-without-effect" for note in data["notes"])
+    for pattern in ("*.norm", r"re:\.norm$"):
+        result = api.compare(whole, whole, exclude=pattern, group={"norms": pattern})
+        assert {pair.name for pair in result.pairs if pair.slot == "output"} == outputs
+        assert any("the group 'norms' is empty" in note.text for note in result.notes)  # all of it was left out
+        result = api.compare(whole, whole, include=pattern, group={"norms": pattern})
+        assert [pair.name for pair in result.pairs] == ["blocks.0.norm:output", "blocks.1.norm:output"]
+        assert result.to_dict()["groups"]["norms"]["totals"]["pairs"] == 2
+        assert not any(note.slug is NoteSlug.RULE_WITHOUT_EFFECT for note in result.notes)
 
 
 def test_rules_that_name_nothing_are_told(nets):
@@ -129,12 +119,6 @@ def test_rules_that_name_nothing_are_told(nets):
     assert len(texts) == 3
     for named in ("'*.nrom'", "'heads' is empty: its pattern 'classifier'", "--rename 'gamma'"):
         assert any(named in text for text in texts)
-
-
-@pytest.mark.parametrize("name", ["nothere.nnrec", "nothere.py", "nothere.pt"])
-def test_a_reference_that_is_not_there_is_told_before_a_model_is_run(nets, name):
-    done = nndiff("diff", nets / name, nets / "ours/net.py")
-    assert (done.returncode, done.stderr) == (2, f"nndiff: {nets / name}: no such file or directory\n")
 
 
 _LINEAR = """
@@ -162,14 +146,16 @@ def linear(tmp_path):
     return tmp_path
 
 
-def test_the_checkpoint_of_a_side_is_told_in_every_report(linear):
+def test_the_checkpoint_and_the_variant_of_a_side_are_told_in_every_report(linear):
     net, reports = linear / "net.py", ("json", "md", "html", "junit", "terminal")
     asked = [word for each in reports for word in ("--report", f"{each}:{linear / each}")]
-    done = nndiff("run", net, net, "--cand-ckpt", linear / "w.ckpt", "-o", linear / "kept", *asked)
+    sides = ("--ref-variant", "other", "--cand-ckpt", linear / "w.ckpt")
+    done = nndiff("run", net, net, *sides, "-o", linear / "kept", *asked)
     assert done.returncode == 1, done.stderr
     for each in reports[1:]:
         assert "net.py with w.ckpt" in (linear / each).read_text(), each
     data = json.loads((linear / "json").read_text())
+    assert data["reference"]["label"].endswith("net.py@other")
     assert data["candidates"][0]["meta"]["checkpoint"] == "w.ckpt"
     assert "checkpoint" not in data["reference"]["meta"]
     manifest = (linear / "kept/candidate/manifest.json").read_text()
@@ -182,27 +168,15 @@ def test_the_checkpoint_is_told_where_a_model_is_recorded_shown_and_replayed(lin
     done = nndiff("record", net, "-o", kept, "--ckpt", weights)
     assert "net.py with w.ckpt, 20 parameters" in done.stdout.splitlines()[0]
     assert "  weights   w.ckpt\n" in nndiff("show", kept).stdout
-    assert "net.py with w.ckpt" in nndiff("diff", kept, net, "--ckpt", weights, COLUMNS="200").stdout
-    assert nndiff("diff", kept, kept, net, COLUMNS="200").stdout.count("a.nnrec with w.ckpt") == 2
-
-
-def test_the_variant_of_a_side_is_told(linear):
-    done = nndiff("run", linear / "net.py", linear / "net.py", "--cand-variant", "other", COLUMNS="200")
-    assert "net.py@other" in done.stdout
-
-
-def test_each_side_may_have_its_interpreter(nets):
-    python = ["--ref-python", sys.executable, "--cand-python", sys.executable]
-    assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *python, "-q").returncode == 0
-    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--cand-python", nets / "no-python")
-    assert done.returncode == 2
-    assert "cannot be run" in done.stderr
+    done = nndiff("diff", kept, kept, net, "--ckpt", weights, COLUMNS="200")
+    assert done.returncode == 0
+    assert done.stdout.count("a.nnrec with w.ckpt") == 2
+    assert "net.py with w.ckpt" in done.stdout
 
 
 def test_a_recording_is_replayed_through_a_model(nets):
     reference = nets / "ref.nnrec"
     assert nndiff("record", nets / "ours/net.py", "-o", reference, "--seed", "7", "--backward").returncode == 0
-    assert nndiff("diff", reference, nets / "copy/net.py", "-q").returncode == 0
     done = nndiff("diff", reference, nets / "copy/net.py", nets / "theirs/net.py", "--report", "json")
     data = json.loads(done.stdout)
     assert done.returncode == 1
@@ -211,13 +185,10 @@ def test_a_recording_is_replayed_through_a_model(nets):
 
 
 def test_a_model_whose_inputs_ask_for_a_gradient_is_the_same_as_itself(tmp_path):
-    net = tmp_path / "net.py"
-    net.write_text(
-        "import torch\ndef model():\n    torch.manual_seed(0)\n    return torch.nn.Linear(4, 4)\n"
-        "def inputs():\n    return torch.randn(3, 4, requires_grad=True)\n"
-    )
-    done = nndiff("run", net, net, "--backward", "-q")
-    assert done.returncode == 0, done.stdout + done.stderr
+    layer = torch.nn.Linear(4, 4)
+    inputs = torch.randn(3, 4, requires_grad=True)
+    recording = api.record(layer, inputs, path=tmp_path / "a.nnrec", backward=True)
+    assert api.compare(recording, layer).verdict == "identical"
 
 
 _CUT = """
@@ -271,15 +242,6 @@ def test_a_recording_killed_before_its_inputs_were_kept_says_so(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_an_environment_stands_for_its_interpreter(nets, tmp_path):
-    (tmp_path / "env/bin").mkdir(parents=True)
-    (tmp_path / "env/bin/python").write_text(f'#!/bin/sh\necho ran > {tmp_path}/ran\nexec {sys.executable} "$@"\n')
-    (tmp_path / "env/bin/python").chmod(0o755)
-    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", "--cand-python", tmp_path / "env", "-q")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "ran").exists()
-
-
 @pytest.mark.parametrize(
     ("python", "words"),
     [
@@ -297,31 +259,20 @@ def test_what_is_no_interpreter_is_told(nets, tmp_path, python, words):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["absent.nnrec", "absent.pt", "absent.safetensors", "dir/absent", "absent.nemo"])
-def test_a_file_that_is_missing_is_told_as_such(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["absent.nnrec", "absent.pt", "dir/absent", "absent.nemo", "absent.py"])
+def test_a_file_that_is_missing_is_told_as_such_before_a_model_is_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Writer("a.nnrec") as writer:
         writer.add("fc", "output", np.ones(3))
-    for args in (["diff", "a.nnrec", name], ["show", name]):
+    for args in (["diff", "a.nnrec", name], ["diff", name, "net.py"], ["show", name]):
         done = nndiff(*args)
         assert done.returncode == 2
         assert done.stderr == f"nndiff: {name}: no such file or directory\n"
 
 
-def test_a_checkpoint_is_loaded_into_the_side_it_is_for(nets):
-    code = f"import sys, torch; sys.path.insert(0, {str(nets / 'ours')!r}); import net; m = net.model()\n"
-    code += f"m.head.bias.data += 1; torch.save({{'state_dict': m.state_dict()}}, {str(nets / 'other.ckpt')!r})"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    both = ["--ref-ckpt", nets / "other.ckpt", "--cand-ckpt", nets / "other.ckpt"]
-    assert nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *both, "-q").returncode == 0
-    done = nndiff("run", nets / "ours/net.py", nets / "copy/net.py", *both[:2], "--report", "json")
-    assert json.loads(done.stdout)["first_divergence"]["module"] == "head"
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["run", "ours/net.py", "absent.py"], "no such file"),
         (["run", "ours/net.py", "absent.nnrec"], "nndiff: absent.nnrec: no such file or directory"),
         (["run", "ours/net.py:nothing", "copy/net.py"], "nothing"),
         (["diff", "ours/net.py", "copy/net.py"], "nndiff run"),
@@ -332,25 +283,6 @@ def test_trouble_is_one_sentence(nets, args, words):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
-
-
-def test_recordings_are_not_replaced_unless_asked(nets):
-    command = ("run", nets / "ours/net.py", nets / "copy/net.py", "-o", nets / "kept", "--quiet")
-    assert nndiff(*command).returncode == 0
-    before = (nets / "kept/reference/events.jsonl").stat().st_mtime_ns
-    refused = nndiff(*command)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "already holds a recording; replace it with --overwrite, or give another -o DIR" in refused.stderr
-    assert (nets / "kept/reference/events.jsonl").stat().st_mtime_ns == before
-    assert nndiff(*command, "--overwrite").returncode == 0
-
-
-def test_quiet_is_about_the_terminal_alone(nets):
-    report = nets / "whole.md"
-    command = ("run", nets / "ours/net.py", nets / "theirs/net.py", "--quiet")
-    done = nndiff(*command, "--report", "terminal", "--report", f"md:{report}")
-    assert done.stdout.count("\n") == 1
-    assert report.read_text().count("\n") > 10
 
 
 def test_a_killed_process_is_told_as_killed(tmp_path):

@@ -13,28 +13,6 @@ from gradients import with_gradient
 from nndiff.result import NoteSlug
 
 
-class Residual(nn.Module):
-    def __init__(self, channels: int = 8) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
-        self.norm, self.other = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-        self.head = nn.Linear(channels, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.norm(self.first(x)))
-        return self.head(torch.relu(self.other(self.second(x)) + x).mean((2, 3)))
-
-
-@pytest.mark.parametrize("seed", [19, 36])
-def test_what_adds_up_in_front_of_a_batch_norm_is_close(seed):
-    torch.manual_seed(seed)
-    net, images = Residual(), torch.randn(4, 3, 32, 32)
-    turned = copy.deepcopy(net).to(memory_format=torch.channels_last)
-    for sides in ((net, turned), (turned, net)):
-        result = nndiff.compare(*sides, inputs=images, backward=True)
-        assert result.exit_code == 0, [pair.name for pair in result.worst()]
-
-
 class Normed(nn.Module):
     off = 0.0
 
@@ -70,7 +48,7 @@ class Biased(nn.Conv1d):
         return nn.functional.conv1d(x, self.weight, bias, padding=self.padding)
 
 
-@pytest.mark.parametrize(("places", "factor"), [(1000, 1.01), (1000, 3.0), (300_000, 1.01), (4_000_000, -1.0)])
+@pytest.mark.parametrize(("places", "factor"), [(1000, 1.01), (300_000, 1.01), (2_000_000, -1.0)])
 def test_a_wrong_gradient_of_a_bias_is_one_however_many_places_it_is_summed_over(places, factor):
     torch.manual_seed(0)
     net = nn.Sequential(Biased(1, 2, 3, padding=1), nn.Tanh(), nn.Conv1d(2, 1, 1))

@@ -11,11 +11,10 @@ import torch
 
 @dataclass(frozen=True)
 class Exhibit:
-    """Hold how a model is made, what it is fed, and a layer to plant a fault in."""
+    """Hold how a model is made and what it is fed."""
 
     make: Callable[..., torch.nn.Module]
     inputs: Callable[[], dict[str, Any]]
-    victim: str
 
 
 def _tokens(size: int = 100) -> dict[str, Any]:
@@ -80,11 +79,11 @@ def _image() -> dict[str, Any]:
 
 
 ZOO = {
-    "llama": Exhibit(_llama, _tokens, "model.layers.1.mlp.up_proj"),
-    "bert": Exhibit(_bert, _tokens, "encoder.layer.1.attention.self.key"),
-    "mamba": Exhibit(_mamba, _tokens, "backbone.layers.1.mixer.out_proj"),
-    "whisper": Exhibit(_whisper, _whisper_inputs, "decoder.layers.0.encoder_attn.q_proj"),
-    "resnet": Exhibit(_resnet, _image, "encoder.stages.1.layers.0.layer.1.convolution"),
+    "llama": Exhibit(_llama, _tokens),
+    "bert": Exhibit(_bert, _tokens),
+    "mamba": Exhibit(_mamba, _tokens),
+    "whisper": Exhibit(_whisper, _whisper_inputs),
+    "resnet": Exhibit(_resnet, _image),
 }
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from diagnosis_builders import compare, explain, make_modules, make_pair, make_tensor
+from diagnosis_builders import explain, make_modules, make_pair, make_tensor
+from nndiff import compare
 
 INPUT = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3))
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare
+from nndiff import compare
 
 INPUT = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3))
 

@@ -7,14 +7,13 @@ import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare
-from findings_matrix import CASES, CAUSES, INPUT, RELATED_CASES, net
+from findings_matrix import CASES, CAUSES, INPUT, net
+from nndiff import compare
 from nndiff.tensors import Slot
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-# by names alone, as these tests pair, layers in another order are other layers: end_to_end/test_findings.py has it
-@pytest.mark.parametrize("case", [case for case in CASES if case != "layers in another order"])
+@pytest.mark.parametrize("case", CASES)
 def test_each_finding_appears_where_it_applies_and_only_there(case):
     make, options, status, wanted = CASES[case]
     result = compare(*make(), inputs=INPUT, **options)
@@ -24,7 +23,7 @@ def test_each_finding_appears_where_it_applies_and_only_there(case):
 
 
 def test_every_finding_has_its_case():
-    shown = {cause for *_, causes in (*CASES.values(), *RELATED_CASES.values()) for cause in causes}
+    shown = {cause for *_, causes in CASES.values() for cause in causes}
     elsewhere = {"inputs-differ", "losses-differ"}  # these need recordings made apart
     # these have tests of their own
     elsewhere |= {"rounding", "more-than-rounding", "outputs-missing", "called-otherwise", "in-place"}
@@ -80,4 +79,4 @@ def test_a_loss_that_is_made_otherwise_is_where_they_part(tmp_path):
     other = recorded(tmp_path, "other", backward=True, loss=lambda output: output.square().sum())
     result = compare(one, other)
     assert result.first_divergence.name == "(model):loss"
-    assert "every output is in tolerance" in result.first_divergence.why
+    assert "every output agrees" in result.first_divergence.why

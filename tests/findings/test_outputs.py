@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare, explain, make_leftover, make_pair, make_tensor
+from diagnosis_builders import explain, make_leftover, make_pair, make_tensor
+from nndiff import compare
 from nndiff.result import LeftoverReason, PartingReason, Rules
 
 
@@ -36,7 +37,7 @@ def test_a_cache_that_one_side_does_not_return_is_named(backward):
     result = compare(*both, inputs=TOKENS, backward=backward)
     assert result.exit_code == 1
     assert all(pair.verdict.passed for pair in result.pairs)
-    assert "only the reference returns output.past_key_values (4 tensors)" in told(result).evidence
+    assert "only the reference returns output.past_key_values (" in told(result).evidence
     assert "use_cache of the config is True against False" in told(result).evidence
     assert "--accept extra" in told(result).repair
     first = result.first_divergence

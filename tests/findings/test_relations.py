@@ -59,7 +59,7 @@ def test_a_relation_that_is_not_accepted_has_a_repair():
     final = turned_pair("", 1, accepted=False)
     (finding,) = explain([final]).findings
     assert (finding.cause, finding.harmless) == ("permuted", False)
-    assert finding.repair == "apply permute(1, 0) on the candidate's side, or accept it with --accept layout"
+    assert finding.repair == "permute(1, 0) on the candidate's side, or accept it with --accept layout"
     (finding,) = explain([final], outcome=Outcome.CLOSE).findings
     assert (finding.harmless, finding.repair) == (True, "")
 

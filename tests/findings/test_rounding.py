@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare, explain, make_pair, make_tensor
+from diagnosis_builders import explain, make_pair, make_tensor
+from nndiff import compare
 
 CAUSES = {"rounding", "more-than-rounding"}
 

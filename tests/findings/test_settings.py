@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import nndiff
-from diagnosis_builders import compare
+from nndiff import compare
 from nndiff.findings.settings import compare_settings
 from nndiff.recording import Writer
+from nndiff.result import NoteSlug
 from nndiff.tensors import Slot
 
 INPUT = torch.randn(5, 8, generator=torch.Generator().manual_seed(3))
@@ -30,7 +31,7 @@ class Net(nn.Module):
 
 
 def notes(result):
-    return [note for note in result.notes if note.startswith("settings that differ")]
+    return [note.text for note in result.notes if note.slug is NoteSlug.SETTINGS_WITHOUT_EFFECT]
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
@@ -40,7 +41,7 @@ def test_momentum_is_named_where_running_statistics_part(backward):
     first = result.first_divergence
     assert first.slot is Slot.BUFFER
     assert first.why == (
-        "every output is in tolerance; this buffer is out after the run and was in before it: "
+        "every output agrees; this buffer differs after the run and did not before it: "
         "the two sides update it differently"
     )
     assert [finding.evidence for finding in result.findings if finding.cause == "attribute"] == [
@@ -55,7 +56,7 @@ def test_statistics_that_part_before_the_run_are_told_as_such():
     other.bn.running_mean.add_(0.1)
     result = compare(one, other, inputs=INPUT, mode="train")
     assert result.first_divergence.slot == "buffer_before"
-    assert "out before the run begins" in result.first_divergence.why
+    assert "differs before the run" in result.first_divergence.why
 
 
 def test_a_parameter_that_nothing_shows_is_told_as_such(tmp_path):
@@ -66,9 +67,7 @@ def test_a_parameter_that_nothing_shows_is_told_as_such(tmp_path):
 
     sides = [nndiff.record(Idle(value), INPUT, path=tmp_path / str(value), params=True) for value in (1.0, 2.0)]
     result = compare(*sides)
-    assert result.first_divergence.why == (
-        "every output is in tolerance; this parameter is out, without effect on them"
-    )
+    assert result.first_divergence.why == ("every output agrees; this parameter differs, without effect on them")
 
 
 def test_settings_without_effect_are_a_note_and_no_difference():
@@ -101,7 +100,7 @@ def test_outputs_that_nobody_compared_are_not_said_to_agree(tmp_path):
         with Writer(tmp_path / name) as writer:
             writer.add("fc", "param", np.full(3, value, np.float32), tensor="weight")
     first = compare(tmp_path / "a", tmp_path / "b").first_divergence
-    assert first.why == "no output was compared; this parameter is out, without effect on them"
+    assert first.why == "no output was compared; this parameter differs"
 
 
 class Renamed(nn.Module):

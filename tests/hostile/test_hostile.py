@@ -6,13 +6,10 @@ less than a gigabyte, within seconds.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ import numpy as np
 import pytest
 from cases import CASES, Case
 
+from helpers import Done, get_zygote
 from nndiff.errors import NndiffError
 from nndiff.sources import open_source
 
@@ -29,45 +27,10 @@ SECONDS = 15  # of processor time; the machine may be busy
 NAMES = list(CASES)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    status: int
-    out: str
-    err: str
-    megabytes: float
-    seconds: float
-
-
-class Zygote:
-    """Run the command line in a fork of a process that has done its imports."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        command = [sys.executable, str(Path(__file__).parent / "zygote.py")]
-        environment = {**os.environ, "COLUMNS": "120", "TMPDIR": str(folder)}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def run(self, *argv: str) -> Outcome:
-        out, err = self._folder / "stdout", self._folder / "stderr"
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"argv": argv, "out": str(out), "err": str(err)}) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        texts = [path.read_bytes().decode("utf-8", "surrogateescape") for path in (out, err)]
-        return Outcome(answer["status"], *texts, answer["megabytes"], answer["seconds"])
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    made = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield made
-    made.close()
+def run(*args: str) -> Done:
+    """Run the command line in a process of its own, without torch: what it needs of memory is its own."""
+    warm = ("nndiff.comparison", "nndiff.reports.terminal", "nndiff.sources.distributed", "nndiff.sources.nemo")
+    return get_zygote(*warm).run(*args, COLUMNS="120")
 
 
 @pytest.fixture(scope="module")
@@ -89,48 +52,37 @@ def says(case: Case, where: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_command_line(name: str, tmp_path: Path, canary: Path, zygote: Zygote, good: str) -> None:
+def test_the_command_line(name: str, tmp_path: Path, canary: Path, good: str) -> None:
     case = CASES[name]
     where = case.write(tmp_path, canary)
     runs = [("diff", where, good)] if case.heavy else [("diff", where, good), ("show", where)]
     for argv in runs:
-        done = zygote.run(*argv)
+        done = run(*argv)
         assert not canary.exists()
-        assert "Traceback" not in done.err, done.err
-        assert "a bug in nndiff" not in done.err, done.err
-        assert "\x1b" not in done.out + done.err
+        assert "Traceback" not in done.stderr, done.stderr
+        assert "a bug in nndiff" not in done.stderr, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
         assert done.megabytes < MEGABYTES, done.megabytes
         assert done.seconds < SECONDS, done.seconds
         if case.trouble is None:
-            assert done.status in (0, 1, 2)
+            assert done.returncode in (0, 1, 2)
             continue
-        reads_nothing = argv[0] == "show" and done.status == 0  # trouble that only shows when data is read
+        reads_nothing = argv[0] == "show" and done.returncode == 0  # trouble that only shows when data is read
         if reads_nothing:
             continue
-        assert done.status == 2, done
-        assert done.err.count("\n") == 1, done.err
-        assert done.err.startswith("nndiff: ")
-        assert len(done.err) < 2200
-        says(case, where, done.err)
+        assert done.returncode == 2, done
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("nndiff: ")
+        assert len(done.stderr) < 2200
+        says(case, where, done.stderr)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not CASES[name].heavy])
-def test_the_api(name: str, tmp_path: Path, canary: Path) -> None:
-    case = CASES[name]
-    where = case.write(tmp_path, canary)
-    message = None
-    try:
-        for tensor in open_source(where).tensors.values():
-            if not tensor.missing:
-                tensor.read(0, min(tensor.count, 1000))
-    except NndiffError as error:
-        message = str(error)
+@pytest.mark.parametrize("name", [name for name in NAMES if not CASES[name].heavy and CASES[name].trouble is None])
+def test_what_does_no_harm_can_be_read(name: str, tmp_path: Path, canary: Path) -> None:
+    for tensor in open_source(CASES[name].write(tmp_path, canary)).tensors.values():
+        if not tensor.missing:
+            tensor.read(0, min(tensor.count, 1000))
     assert not canary.exists()
-    if case.trouble is None:
-        assert message is None
-    else:
-        assert message is not None, "it opened"
-        says(case, where, message)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import safetensors.torch
 import torch
 import transformers
 
-from helpers import diff_json, nndiff
+import nndiff
+from helpers import Done, get_zygote
 from nndiff.errors import UsageError
 from nndiff.models import BuildOptions, build_model
 from nndiff.recording import open_recording
@@ -18,6 +19,12 @@ from nndiff.recording import open_recording
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 TEXT = {**TINY, "vocab_size": 50, "max_position_embeddings": 32, "bos_token_id": 48, "eos_token_id": 49}
 IMAGE = {**TINY, "image_size": 16, "patch_size": 8}
+
+
+def record(model: Path, out: Path, *options: object) -> Done:
+    """Run `nndiff record` in a process of its own, in which transformers is imported already."""
+    zygote = get_zygote("torch", "transformers.models.bert.modeling_bert", "nndiff.recording.record")
+    return zygote.run("record", f"hf:{model}", "-o", out, *options)
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +70,32 @@ def test_weights_that_do_not_fit_are_told_in_the_recording(
     change: dict[str, Any], note: str, bert: Path, tmp_path: Path
 ) -> None:
     folder, out = changed(bert, tmp_path / "part", **change), tmp_path / "a.nnrec"
-    done = nndiff("record", f"hf:{folder}", "-o", out)
+    done = record(folder, out)
     assert done.stderr == "", "no bars and reports of transformers"
     assert f"  warning: {note}\n" in done.stdout
     assert open_recording(out).warnings == (note,)
     assert str(tmp_path) not in (out / "manifest.json").read_text()
-    status, result = diff_json(out, f"hf:{bert}")
-    assert status == (1 if "drop" in change else 0)
-    assert note in result["reference"]["notes"]
+    assert record(bert, tmp_path / "b.nnrec").returncode == 0
+    result = nndiff.compare(out, tmp_path / "b.nnrec")
+    assert result.exit_code == (1 if "drop" in change else 0)
+    assert note in result.reference.notes
 
 
-def test_a_folder_is_run_against_another_and_a_checkpoint(bert: Path, tmp_path: Path) -> None:
+def test_a_folder_is_compared_with_another_and_with_a_checkpoint(bert: Path, tmp_path: Path) -> None:
     other = changed(bert, tmp_path / "other", **{"pooler.dense.bias": torch.ones(16)})
-    done = nndiff("run", f"hf:{bert}", f"hf:{other}", "--batch-size", 3, "--seq-len", 5)
-    assert done.returncode == 1
-    assert "first at pooler.dense:output" in done.stdout
-    assert "3×5" in done.stdout
-    same = nndiff("run", f"hf:{bert}", f"hf:{other}", "--ref-ckpt", other / "model.safetensors", "-q")
-    assert same.returncode == 0, same.stdout + same.stderr
-    assert nndiff("run", f"hf:{bert}", f"hf:{other}", "--cand-ckpt", bert, "-q").returncode == 0
+    size = ("--batch-size", 3, "--seq-len", 5)
+    for name, folder, options in (
+        ("bert", bert, size),
+        ("other", other, size),
+        ("by file", bert, (*size, "--ckpt", other / "model.safetensors")),
+        ("by folder", other, (*size, "--ckpt", bert)),
+    ):
+        assert record(folder, tmp_path / f"{name}.nnrec", *options).returncode == 0
+    result = nndiff.compare(tmp_path / "bert.nnrec", tmp_path / "other.nnrec")
+    assert result.first_divergence.name == "pooler.dense:output"
+    assert {pair.shape[0] for pair in result.pairs if pair.slot == "model_input"} == {(3, 5)}
+    assert nndiff.compare(tmp_path / "other.nnrec", tmp_path / "by file.nnrec").verdict == "identical"
+    assert nndiff.compare(tmp_path / "bert.nnrec", tmp_path / "by folder.nnrec").verdict == "identical"
 
 
 def test_a_model_of_text_and_images_is_fed_both(tmp_path: Path) -> None:
@@ -104,7 +118,7 @@ def test_what_would_not_be_heeded_is_refused(wish: dict[str, str], bert: Path) -
 
 
 def test_trouble_in_the_model_names_its_place(bert: Path, tmp_path: Path) -> None:
-    done = nndiff("record", f"hf:{bert}", "-o", tmp_path / "a", "--input", "input_ids=int64[1,2]:1000..1001")
+    done = record(bert, tmp_path / "a", "--input", "input_ids=int64[1,2]:1000..1001")
     assert done.returncode == 2
     assert " failed at torch/" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -199,13 +199,6 @@ def test_hugging_face_folders(name: str, tmp_path: Path) -> None:
         spec.model.eval()(**spec.inputs())
 
 
-def test_a_hugging_face_folder_without_weights(tmp_path: Path) -> None:
-    built("bert").config.save_pretrained(tmp_path)
-    spec = build_model(f"hf:{tmp_path}")
-    assert type(spec.model).__name__ == "BertModel"
-    assert "drawn from the seed" in spec.notes[0]
-
-
 def test_inputs_are_drawn_as_described() -> None:
     torch.manual_seed(0)
     made = make_input_drawer(

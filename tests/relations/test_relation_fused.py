@@ -223,7 +223,6 @@ def test_a_part_keeps_its_place_and_loses_what_was_known_of_the_whole():
 
 
 def test_rows_of_two_elements_can_be_found_and_of_one_cannot():
-    assert fused.LEAST_ROW == 2
     parts = [part[:, :2].copy() for part in QKV]
     whole = np.concatenate(parts)[INTERLEAVED]
     assert any(isinstance(operation, Take) for operation in found(parts, whole).candidate)
@@ -242,18 +241,15 @@ def test_a_hundred_experts_in_reverse_order_are_found_and_the_search_ends(monkey
     monkeypatch.setattr(fused.FusedSearch, "agree", lambda *sides: tried.append(1) or agree(*sides))
     assert found(alike, wrong) is None
     assert len(tried) <= 4 * 40 * 40
-    assert fused.MOST_ORDER_STEPS == 20_000
 
 
 def test_the_largest_whole_is_read_and_no_larger():
-    assert fused.LARGEST_FUSED == 4 * 4096 * 4096
     part = tensor(np.broadcast_to(np.float32(1), (1 << 25, 1)))
     far = TensorRef("x", (3 << 25, 1), part.dtype, part.data)
     assert fused.prove([part, part, part], [far], ATOL, RTOL) is None
 
 
 def test_long_rows_are_found_by_some_of_their_elements(monkeypatch):
-    assert fused.ROW_FEATURES == 512
     seen = []
     widen = fused.widen
     monkeypatch.setattr(fused, "widen", lambda array: seen.append(array.shape[1]) or widen(array))
@@ -263,7 +259,6 @@ def test_long_rows_are_found_by_some_of_their_elements(monkeypatch):
 
 
 def test_so_many_rows_are_told_apart_by_distance():
-    assert fused.MOST_REMATCHED == 1024
     for count, repaired in ((800, True), (2000, False)):
         rows = np.repeat([[1.0, 0.0]], count, axis=0)
         rows[:, 1] = np.arange(count)

@@ -90,9 +90,9 @@ def test_a_layer_of_several_outputs_is_one_and_matches_if_all_do() -> None:
 
 
 def test_a_rate_is_never_rounded_up_to_all() -> None:
-    many = [site(f"a.{index}:output") for index in range(100_000)]
+    many = [site(f"a.{index}:output") for index in range(30_000)]
     forward, *_ = of(*many, site("b:output", OUT, 1.0)).counts.rates
-    assert "100,000 of 100,001 layers match, 99.99%" in summary.describe_rate(forward)
+    assert "30,000 of 30,001 layers match, 99.99%" in summary.describe_rate(forward)
 
 
 def test_only_in_one_side_counts_layers_without_a_partner() -> None:
@@ -235,37 +235,6 @@ def test_a_thousand_layers_stay_readable() -> None:
     assert "▶  layers.500" in text
     every = get_report("terminal").render(recording_deep(), ReportOptions(width=100, color=False, verbose=True))
     assert every.count("\n     layers.") == 999
-
-
-def cut_off(side: str) -> Comparison:
-    """Return a recording that agrees and was cut off after two layers: three tensors were never reached."""
-    names = ["c:output", "(model):output", "a:grad_output"]
-    leftovers = tuple(alone(side, name, LeftoverReason.UNREACHED) for name in names)
-    cut = [replace(each, meta={**each.meta, "complete": False}) for each in recording().candidates]
-    pairs = (site("(model):model_input.0"), site("a:output"), site("b:output"))
-    return recording_of(*pairs, candidates=tuple(cut), leftovers=leftovers)
-
-
-def test_a_recording_that_was_cut_off_is_no_pass_and_the_rest_is_counted() -> None:
-    result = cut_off(REFERENCE)
-    assert (result.verdict, result.totals.unreached, result.totals.match_rate) == ("different", 3, 3 / 6)
-    text = get_report("terminal").render(result, ReportOptions(width=120, color=False))
-    said = "✗ different: both layers agree inside; 3 never reached: the candidate's recording was cut off (exit 1)"
-    assert said in text
-    assert "cut off    3 tensors of the reference were never reached" in text
-    assert "layers     2 common, 1 only in the reference, 0 only in the candidate" in text
-    assert "forward    2 of 3 layers match, 66.67% (1 never reached)" in text
-    assert "output     the final output was never reached" in text
-    for name in ("md", "html", "csv", "junit"):
-        assert "never reached" in get_report(name).render(result, ReportOptions())
-
-
-def test_two_recordings_that_were_cut_off_alike_are_no_pass() -> None:
-    cut = recording_of(site("a:output"), site("(model):output"))
-    sides = [replace(each, meta={**each.meta, "complete": False}) for each in (cut.reference, *cut.candidates)]
-    result = recording_of(*cut.pairs, reference=sides[0], candidates=(sides[1],))
-    assert (result.exit_code, result.needed_tolerance, result.totals.unreached) == (1, None, 0)
-    assert summary.headline(result).endswith("the only layer agrees inside; both recordings were cut off")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from recording_builders import recording, recording_hostile
 from report_builders import HOSTILE, hostile, mixed
+from run_builders import run_different, run_hostile
 
 from nndiff.reports import ReportOptions, get_report
 
@@ -80,6 +81,20 @@ def test_the_page_of_a_recording(candidates: int, tmp_path: Path) -> None:
     assert document.count('class="plot"') == (1 if candidates == 1 else 0)  # one layer is no plot
     assert document.count('class="tools"') == 1 + 2 * candidates
     assert "<img" not in document
+
+
+@pytest.mark.parametrize("candidates", [1, len(HOSTILE)])
+def test_the_page_of_training_runs(candidates: int, tmp_path: Path) -> None:
+    result = run_different() if candidates == 1 else run_hostile()
+    document, console = opened(get_report("html").render(result, ReportOptions()), tmp_path)
+    assert console == []
+    assert "pwned" not in title(document).partition("<script>")[0]
+    plots = 6 if candidates == 1 else 4 * candidates  # without an accuracy two panels have no data
+    assert document.count('class="plot"') == plots
+    assert document.count('class="tools"') == candidates
+    assert "<img" not in document
+    if candidates == 1:
+        assert "40 of 40 shown" in document
 
 
 def test_only_mismatches(tmp_path: Path) -> None:

@@ -97,6 +97,12 @@ def test_a_recording_that_was_cut_off_is_no_pass_and_the_rest_is_counted(tmp_pat
     assert summary.headline(result) == (
         "different: both layers agree inside; 5 never reached: the candidate's recording was cut off"
     )
+    text = render_text(result)
+    assert "cut off    5 tensors of the reference were never reached" in text
+    assert "forward    2 of 3 layers match, 66.67% (1 never reached)" in text
+    assert "output     the final output was never reached" in text
+    for name in ("md", "html", "csv", "junit"):
+        assert "never reached" in get_report(name).render(result, ReportOptions())
     data = json.loads(result_json.dumps(result))
     assert (data["totals"]["unreached"], data["recording"]["unreached"]) == (5, 5)
     assert result_json.from_dict(data, load_relation).verdict == "different"

@@ -8,6 +8,7 @@ import pytest
 from recording_builders import CASES as RECORDINGS
 from report_builders import CASES as CHECKPOINTS
 from report_gold import check_gold
+from run_builders import CASES as RUNS
 
 from nndiff.reports import FORMATS, ReportOptions, get_report
 
@@ -20,6 +21,28 @@ ENDINGS = {"terminal": "txt", "json": "json", "csv": "csv", "md": "md", "junit":
 def test_the_document_is_the_one_kept(name: str, case: str) -> None:
     text = get_report(name).render(CASES[case](), ReportOptions(width=100, color=False))
     check_gold(f"{case}.{ENDINGS[name]}", text)
+
+
+# Of the longer runs the formats that people read: those for programs repeat themselves step by step.
+SHORT_RUNS = ("run-nothing", "run-dumps", "run-several", "run-one", "run-leftovers")
+READ_RUNS = ("run", "run-rounding", "run-same", "run-close")
+RUN_DOCUMENTS = [
+    *((name, case) for name in FORMATS for case in SHORT_RUNS),
+    *((name, case) for name in ("terminal", "md") for case in READ_RUNS),
+    ("html", "run"),
+]
+
+
+@pytest.mark.parametrize(("name", "case"), RUN_DOCUMENTS)
+def test_the_document_of_runs_is_the_one_kept(name: str, case: str) -> None:
+    text = get_report(name).render(RUNS[case](), ReportOptions(width=100, color=False))
+    check_gold(f"{case}.{ENDINGS[name]}", text)
+
+
+@pytest.mark.parametrize("width", [40, 60, 160])
+def test_runs_at_other_widths(width: int) -> None:
+    text = get_report("terminal").render(RUNS["run"](), ReportOptions(width=width, color=False, top=5))
+    check_gold(f"run-{width}.txt", text)
 
 
 @pytest.mark.parametrize("case", ["mixed", "recording"])

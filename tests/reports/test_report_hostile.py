@@ -17,6 +17,8 @@ from recording_builders import recording_hostile
 from report_builders import CASES as CHECKPOINTS
 from report_builders import HOSTILE, comparison, hostile, load_relation, pair
 from rich.cells import cell_len
+from run_builders import CASES as RUNS
+from run_builders import run_hostile
 
 from nndiff import result_json
 from nndiff.reports import FORMATS, ReportOptions, get_report
@@ -26,8 +28,8 @@ from nndiff.reports.markdown import escape_text, format_code
 from nndiff.result import Comparison
 from nndiff.verdict import Verdict
 
-CASES = {**CHECKPOINTS, **RECORDINGS}
-ATTACKS = [hostile, recording_hostile]
+CASES = {**CHECKPOINTS, **RECORDINGS, **RUNS}
+ATTACKS = [hostile, recording_hostile, run_hostile]
 PLAIN = ReportOptions(width=100, color=False, verbose=True)
 
 
@@ -85,7 +87,7 @@ def test_markdown_text_has_no_syntax_left(name: str) -> None:
     assert not re.search(r"[<>|`*_\[\]@\\~!]|://", escape_text(name))
 
 
-@pytest.mark.parametrize(("attack", "least"), [(hostile, 3), (recording_hostile, 40)])
+@pytest.mark.parametrize(("attack", "least"), [(hostile, 3), (recording_hostile, 40), (run_hostile, 60)])
 def test_markdown_tables_keep_their_columns(attack: Callable[[], Comparison], least: int) -> None:
     text = get_report("md").render(attack(), ReportOptions())
     tables = [block for block in text.split("\n\n") if block.startswith("|")]

@@ -269,7 +269,7 @@ def short_recording() -> Comparison:
     return dataclasses.replace(result, pairs=kept)
 
 
-JUNK = [None, 5, -1, "text", [], {}, 1e400, 10**400, 10**299, True, [["x"]], {"a": {}}]
+JUNK = [None, -1, True, "text", [["x"]], {}, 1e400, 10**299]
 
 
 def read_and_rendered(path: Path) -> str:
@@ -283,8 +283,11 @@ def read_and_rendered(path: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
-@pytest.mark.parametrize("case", [mixed, short_recording])
+@pytest.mark.parametrize(
+    ("case", "junk"),
+    [*((short_recording, junk) for junk in JUNK), (mixed, None), (mixed, "text")],
+    ids=lambda value: repr(value)[:20],
+)
 def test_damage_is_refused_or_harmless(case: Callable[[], Comparison], junk: Any, tmp_path: Path) -> None:
     refused = []
     text = result_json.dumps(case())

@@ -10,13 +10,14 @@ from recording_builders import CASES as RECORDINGS
 from recording_builders import FIRST, recording, recording_extra, recording_of, site
 from report_builders import CASES as CHECKPOINTS
 from report_builders import comparison, mixed, nothing, pair
+from run_builders import CASES as RUNS
 
 from nndiff.metrics import Metrics
 from nndiff.reports import ReportOptions, get_report
 from nndiff.result import Comparison, Rules
 from nndiff.verdict import Judge, Verdict
 
-CASES = {**CHECKPOINTS, **RECORDINGS}
+CASES = {**CHECKPOINTS, **RECORDINGS, **RUNS}
 # The parts of the JUnit schema that Jenkins, GitLab and GitHub's readers share: children in order, needed attributes.
 SHAPE: dict[str, tuple[list[str], set[str]]] = {
     "testsuites": (["testsuite"], {"name", "tests", "failures", "errors", "time"}),
@@ -118,7 +119,7 @@ def test_a_first_divergence_without_a_pair_has_a_case_of_its_own() -> None:
 def test_evidence_is_skipped_and_never_a_failure() -> None:
     cases = get_cases(recording())
     guess = get_message(cases["blocks.0.mix:output"], "skipped")
-    assert "paired only by call order; values differ, so probably not the same layer" in guess
+    assert "paired only by call order; values differ, so perhaps not the same layer" in guess
     for name in ("blocks.0:grad_output", "head:input.0"):
         assert get_message(cases[name], "skipped").endswith("evidence only, not counted")
 
@@ -134,7 +135,7 @@ def test_where_only_outputs_are_judged_the_inside_is_skipped() -> None:
 
 def test_extra_outputs_are_said_as_what_they_are() -> None:
     first, *_ = rendered(recording_extra()).iter("testcase")
-    assert get_message(first).startswith("only the candidate returns past_key_values.0.0")
+    assert get_message(first).startswith("only the candidate returns output.past_key_values (4 tensors)")
     assert "--accept extra" in get_message(first)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planted_trainings import build_model, train
 from safetensors.torch import save_file
-from trainings import build_model, train
 
 from nndiff.errors import NndiffError
 from nndiff.runs.dumps import find_dumps, open_dumps
-from nndiff.runs.opening import find_trainings, is_training
+from nndiff.runs.opening import are_trainings, is_training
 from nndiff.runs.run import TensorKey, TensorKind
 
 
@@ -98,4 +98,4 @@ def test_a_pickle_is_not_executed_and_damage_is_one_sentence(tmp_path):
 def test_a_run_and_a_checkpoint_cannot_be_compared(tmp_path):
     touch(tmp_path, "runs/step_1.pt", "model.pt")
     with pytest.raises(NndiffError, match="is a training run and"):
-        find_trainings([str(tmp_path / "runs"), str(tmp_path / "model.pt")])
+        are_trainings([str(tmp_path / "runs"), str(tmp_path / "model.pt")])

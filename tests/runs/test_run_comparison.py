@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from planted_trainings import build_model, draw_batches, train
 from torch import nn
-from trainings import build_model, draw_batches, train
 
 from nndiff.run_facts import Quantity
 from nndiff.runs.comparison import RunRules, compare_pair

@@ -12,7 +12,6 @@ import torch
 import nndiff
 from helpers import save
 from nndiff.errors import NndiffError
-from nndiff.result import Method, NoteSlug
 from nndiff.sources import open_source
 from nndiff.sources.source import EntryKind
 from nndiff.verdict import RelationKind
@@ -80,13 +79,6 @@ def test_a_sharded_folder_goes_by_its_own_name(tmp_path):
     assert nndiff.open_source(tmp_path).label == str(tmp_path)
 
 
-def test_two_single_arrays_are_compared_whatever_they_are_called(tmp_path):
-    np.save(tmp_path / "one.npy", np.ones(3))
-    np.save(tmp_path / "two.npy", np.ones(3) * 2)
-    result = nndiff.compare(tmp_path / "one.npy", tmp_path / "two.npy")
-    assert (result.exit_code, result.pairs[0].method) == (1, Method.ONLY)
-
-
 @pytest.mark.parametrize("change", [0, 1])
 def test_tied_weights_left_out_on_one_side_are_told(tmp_path, change):
     weight = torch.ones(3, 2)
@@ -97,23 +89,6 @@ def test_tied_weights_left_out_on_one_side_are_told(tmp_path, change):
     assert (tied.reference_name, tied.candidate_name) == ("head.weight", "embed.weight")
     assert tied.related.relation.kind is RelationKind.TIED
     assert (result.exit_code, tied.verdict.passed) == (change, not change)
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_a_common_prefix_is_found_in_either_direction(swap):
-    bare = {name: np.ones(size) for name, size in (("h.w", 2), ("h.b", 3), ("ln", 4))}
-    longer = {f"transformer.{name}": value for name, value in bare.items()} | {"head": np.ones(9)}
-    result = nndiff.compare(*((longer, bare) if swap else (bare, longer)))
-    assert result.totals.identical == 3
-    assert len(result.leftovers) == 1
-
-
-def test_two_prefixes_that_fit_as_well_are_no_guess():
-    bare = {"w": np.ones(2), "b": np.ones(3)}
-    both = {f"{who}.{name}": value for who in ("teacher", "student") for name, value in bare.items()}
-    result = nndiff.compare(bare, both)
-    assert result.exit_code == 2
-    assert [note.slug for note in result.notes] == [NoteSlug.AMBIGUOUS_PREFIX]
 
 
 def test_nan_in_one_part_of_a_complex_number_does_not_hide_the_other():

@@ -59,8 +59,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [16384, 16385, 200_000, EXACT_LIMIT])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float32, 16384), (np.float32, 16385), (np.float64, 200_000), (np.float32, EXACT_LIMIT)]
+)
 def test_exact_up_to_the_limit(dtype: type, size: int, kind: str) -> None:
     random = np.random.default_rng(1)
     ref = random.normal(size=size).astype(dtype)
@@ -84,8 +85,9 @@ def test_exact_of_few(level: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [EXACT_LIMIT + 1, 9_000_000])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float32, 9_000_000), (np.float16, EXACT_LIMIT + 1), (np.float64, EXACT_LIMIT + 1)]
+)
 def test_within_a_thousandth_above_it(dtype: type, size: int, kind: str) -> None:
     random = np.random.default_rng(2)
     ref = random.normal(size=size).astype(dtype)
@@ -127,7 +129,7 @@ def test_neighbours_that_are_alike(dtype: type, size: int, laid: Callable[[int],
     np.testing.assert_allclose(got, distances(ref, cand), rtol=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("rows", "columns", "wide"), [(1024, 8192, 819), (2048, 4096, 410), (641, 8192, 819)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_columns_that_stand_out(dtype: type, rows: int, columns: int, wide: int, seed: int) -> None:

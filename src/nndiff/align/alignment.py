@@ -109,7 +109,7 @@ class Draft:
         method: Method,
         changed_names: Container[str] = (),
     ) -> None:
-        """Pair free names whose keys are equal; a key that stands for two names on a side decides nothing.
+        """Pair free names whose keys are equal; a key shared by two names of a side pairs nothing.
 
         Candidates whose names were changed by the user's rules are paired by `rename`.
         """
@@ -123,7 +123,7 @@ class Draft:
     def hold_back(
         self, reference_modules: Container[str], candidate_modules: Container[str]
     ) -> tuple[set[str], set[str]]:
-        """Take what belongs to these modules out of what is free; return the names of both sides."""
+        """Set aside the free tensors of these modules for now; return their names on both sides."""
         held_back: tuple[set[str], set[str]] = set(), set()
         for is_candidate, modules in enumerate((reference_modules, candidate_modules)):
             tensors, free = self.tensors_of(bool(is_candidate)), self.free_names(bool(is_candidate))
@@ -133,7 +133,7 @@ class Draft:
         return held_back
 
     def give_back(self, held_back: tuple[set[str], set[str]]) -> None:
-        """Make free again what was held back, each name at its place in the order."""
+        """Make tensors that were set aside free again, each at its place in the order."""
         if not any(held_back):
             return
         reference_names = held_back[0] | self.free_reference.keys()

@@ -19,17 +19,17 @@ _LONGEST = 3000  # calls laid side by side at once; matching is quadratic
 
 
 def class_and_shapes(call: Call) -> Hashable:
-    """Return the class of a call and what it returns."""
+    """Return the class of the module of a call, and the shapes it returns."""
     return call.cls, call.shapes
 
 
 def leaf_and_shapes(call: Call) -> Hashable:
-    """Return whether a call is of an innermost module and what it returns."""
+    """Return whether the module of a call has no children, and the shapes it returns."""
     return call.leaf, call.shapes
 
 
 def pair_by_structure(pairs: CallPairs) -> None:
-    """Pair free calls that hold weights where they are alike throughout: certain, as no other pairing is possible.
+    """Pair free calls of modules with weights where both sides have the same structure: certain, no other way fits.
 
     Between calls that are paired already, both sides must have the same sequence of classes, numbers of weights and
     shapes, with none left over. Renaming the modules of a model never changes that.
@@ -40,16 +40,39 @@ def pair_by_structure(pairs: CallPairs) -> None:
         same_structure = [_describe_structure(call) for call in holders] == [
             _describe_structure(call) for call in partners
         ]
-        if same_structure and not _values_contradict(holders, partners):
+        if same_structure and not _run_in_another_order(pairs, holders, partners):
             pairs.pair_all(zip(holders, partners, strict=True), Method.STRUCTURE, certain=True)
 
 
-def _values_contradict(holders: Sequence[Call], partners: Sequence[Call]) -> bool:
-    """Return True if calls at different places return nearly the same: layers of one form that run in another order."""
+def _run_in_another_order(pairs: CallPairs, holders: Sequence[Call], partners: Sequence[Call]) -> bool:
+    """Return True if calls at different places return nearly the same and are given the same: branches exchanged.
+
+    Calls that are not given the same are no branches: a norm of a norm returns nearly what the first one does.
+    """
     places = {call.key: place for place, call in enumerate(holders)}
     partner_places = {call.key: place for place, call in enumerate(partners)}
-    near = near_calls(holders, partners)
-    return any(places[call.key] != partner_places[partner.key] for call, partner in near)
+    displaced = []
+    for call, partner in near_calls(holders, partners):
+        if places[call.key] != partner_places[partner.key]:
+            displaced.append((call, partner))
+    partner_events = _map_events(pairs, holders, partners) if displaced else {}
+    for call, partner in displaced:
+        given = partner_events.get(call.inputs[0]) if call.inputs else None
+        if given is None or not partner.inputs or given == partner.inputs[0]:
+            return True
+    return False
+
+
+def _map_events(pairs: CallPairs, holders: Sequence[Call], partners: Sequence[Call]) -> dict[int, int]:
+    """Return a map from events of the reference to the candidate's, for paired tensors and for these calls in order."""
+    events: dict[int, int] = {}
+    for match in pairs.draft.matches.values():
+        reference, candidate = pairs.draft.reference[match.reference], pairs.draft.candidate[match.candidate]
+        events[reference.trace.order] = candidate.trace.order
+    for call, partner in zip(holders, partners, strict=True):
+        for output, partner_output in zip(call.outputs, partner.outputs, strict=True):
+            events[output.trace.order] = partner_output.trace.order
+    return events
 
 
 def _describe_structure(call: Call) -> Hashable:
@@ -70,7 +93,7 @@ def pair_in_order(pairs: CallPairs, key: Callable[[Call], Hashable]) -> None:
 
 
 def _free_stretches(pairs: CallPairs) -> Iterator[CallLists]:
-    """Yield the free calls between paired ones; pairs that cross others do not divide."""
+    """Yield the free calls of both sides between two neighbouring pairs; pairs that cross others are ignored."""
     places = {call.key: place for place, call in enumerate(pairs.candidate)}
     anchors: list[tuple[int, int]] = []
     for place, call in enumerate(pairs.reference):
@@ -111,7 +134,7 @@ def _longest_rising(anchors: Sequence[tuple[int, int]]) -> list[tuple[int, int]]
 
 
 def pair_around_paired(pairs: CallPairs) -> None:
-    """Pair free calls of modules around the very same paired ones, where but one on each side is."""
+    """Pair free calls of modules that contain exactly the same pairs, where each side has only one such module."""
     reference_free, candidate_free = pairs.free()
     reference_names = {partner: key for key, partner in pairs.partners.items()}
     partners_of_inside = _group_by_inside(candidate_free, reference_names)
@@ -124,7 +147,7 @@ def pair_around_paired(pairs: CallPairs) -> None:
 def _group_by_inside(
     calls: Iterable[Call], reference_names: Mapping[CallKey, CallKey]
 ) -> dict[frozenset[CallKey], list[Call]]:
-    """Return calls of modules by what is paired inside them, in the reference's names for it."""
+    """Return calls grouped by the paired calls inside their modules, by the reference's names."""
     inside: dict[str, set[CallKey]] = {}
     for (module, _), name in reference_names.items():
         for outer in ancestors(module):

@@ -23,7 +23,7 @@ _LONGEST = 1000  # calls of near size among which those of near values are looke
 
 
 def pair_by_statistics(pairs: CallPairs) -> None:
-    """Pair calls of near values: of one shape, in like layers of other blocks, and in another shape."""
+    """Pair calls with nearly equal values: of the same shape, then repeated layers like them, then of another shape."""
     pairs.pair_all(near_calls(*pairs.free()), Method.STATISTICS, certain=False)
     pairs.pair_all(alike_calls(pairs), Method.STATISTICS, certain=False)
     likely = list(likely_calls(*pairs.free()))
@@ -34,7 +34,7 @@ def pair_by_statistics(pairs: CallPairs) -> None:
 
 
 def near_calls(reference: Iterable[Call], candidate: Iterable[Call]) -> Iterator[CallPair]:
-    """Yield the calls that return nearly the same, in order where several do; copies on one side stay alone."""
+    """Yield the calls that return nearly the same values; where several do, in order, and surplus copies stay free."""
     for reference_calls, candidate_calls in _group_by_form(reference, candidate, lambda tensor: tensor.shape):
         near = list(_pairs_of_near_statistics(reference_calls, candidate_calls))
         yield from near
@@ -75,7 +75,7 @@ def _has_all_elements(call: Call) -> bool:
 def _group_by_form(
     reference: Iterable[Call], candidate: Iterable[Call], form: Callable[[TensorRef], Hashable]
 ) -> Iterator[CallLists]:
-    """Yield the calls of both sides whose first output tells something, by its form and kind of numbers."""
+    """Yield the calls of both sides with a telling first output, grouped by its form and kind of dtype."""
 
     def form_and_kind(call: Call) -> Hashable:
         return form(call.outputs[0]), call.outputs[0].dtype.kind
@@ -87,7 +87,7 @@ def _group_by_form(
 
 
 def _has_telling_output(call: Call) -> bool:
-    """Return True if statistics say which output it is: not of constants, masks, few numbers, nor of whole ones."""
+    """Return True if statistics can identify the output: floats that vary, and enough of them."""
     tensor, stats = call.outputs[0], call.outputs[0].trace.stats
     if stats is None or tensor.dtype.kind not in ("float", "complex") or tensor.count < _FEWEST_ELEMENTS:
         return False
@@ -163,7 +163,7 @@ def _likeness_of(call: Call) -> _Likeness:
 
 
 def alike_calls(pairs: CallPairs) -> Iterator[CallPair]:
-    """Yield free calls whose like in other blocks are paired: all of these in one way, and equally many of them.
+    """Yield free calls of repeated layers whose counterparts in other blocks are all paired in the same way.
 
     Like are modules of one class whose paths differ in numbers alone; the third of them belongs to the third.
     """

@@ -47,13 +47,13 @@ class ModuleWeights:
 
     @cached_property
     def modules(self) -> set[str]:
-        """Return all modules that are known of: recorded, holding weights, or around such."""
+        """Return all known modules: those recorded, those with weights, and their ancestors."""
         inner = self._recorded | self.own.keys()
         return inner.union(*map(ancestors, inner))
 
     @cached_property
     def chains(self) -> dict[Fingerprint, list[str]]:
-        """Return the modules of a fingerprint, the outermost first; not where they are no wrappers of one another."""
+        """Return the modules of each fingerprint, outermost first, if they are wrappers of one another."""
         groups: dict[Fingerprint, list[str]] = {}
         for module, fingerprint in self.subtree.items():
             if module and (module in self.called or module in self.own):
@@ -67,7 +67,7 @@ class ModuleWeights:
 
     @cached_property
     def unique_own(self) -> dict[tuple[Fingerprint, bool], str]:
-        """Return the module that alone holds such weights itself, by that and whether there are more inside."""
+        """Return the only module that holds these weights itself, by fingerprint and whether its children hold more."""
         counts = Counter(self.own.values())
         return {
             (fingerprint, self.subtree[module] != fingerprint): module
@@ -160,7 +160,7 @@ class _ModuleNames:
         return self._spelt[0][module] == self._spelt[1][partner]
 
     def contradict(self, pair: tuple[str, str]) -> bool:
-        """Return True if names say of two modules that hold the same weights that they belong to others.
+        """Return True if two modules hold the same weights and their names pair them with other modules.
 
         A name of its own says nothing, nor does that of a wrapper that holds the very same weights.
         """

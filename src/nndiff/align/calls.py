@@ -28,7 +28,7 @@ class Call:
 
     @property
     def key(self) -> CallKey:
-        """Return what tells it from other calls."""
+        """Return the module and the number of the call."""
         return self.module, self.number
 
     @cached_property
@@ -118,7 +118,7 @@ class CallPairs:
         return key in self.partners and key not in self._guessed
 
     def leave_out(self, calls: Iterable[Call]) -> None:
-        """Take calls out of those that may still be paired: they belong to fused layers."""
+        """Remove calls that belong to fused layers from those that may still be paired."""
         left_out = {id(call) for call in calls}
         self.reference = [call for call in self.reference if id(call) not in left_out]
         self.candidate = [call for call in self.candidate if id(call) not in left_out]
@@ -159,7 +159,7 @@ class CallPairs:
 
 
 class Regions:
-    """Know the innermost module around a path that has a partner, by the reference's name for it."""
+    """Find the innermost ancestor of a module that has a partner, by the reference's name."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._known_reference = set(modules)

@@ -24,7 +24,7 @@ def _is_of_module(slot: Slot) -> bool:
 
 
 def pair_same_tensors(draft: Draft, same_tensors: Mapping[TensorKey, TensorKey]) -> None:
-    """Pair the parameters and buffers that hold the same in modules of the same weights, with their gradients."""
+    """Pair equal parameters and buffers of modules that hold the same weights, and their gradients."""
     candidate_names: dict[Hashable, str] = {}
     for tensor in draft.free_tensors(is_candidate=True):
         if _is_of_module(tensor.site.slot):
@@ -37,7 +37,7 @@ def pair_same_tensors(draft: Draft, same_tensors: Mapping[TensorKey, TensorKey])
 
 
 def pair_followers(pairs: CallPairs) -> None:
-    """Pair gradients at outputs, inputs, parameters and buffers of what is paired; as certain as that is."""
+    """Pair the output gradients, inputs, parameters and buffers of paired calls; as certain as these are."""
     draft, modules, certain_modules = pairs.draft, pairs.modules(), pairs.certain_modules()
     partner_events: dict[int, tuple[int, bool]] = {}
     for match in draft.matches.values():
@@ -70,7 +70,7 @@ def pair_followers(pairs: CallPairs) -> None:
 
 
 def pair_moved_parameters(draft: Draft) -> None:
-    """Pair parameters and buffers that are left: wrapped in another module they have another path and the same name.
+    """Pair remaining parameters and buffers of the same name whose module moved.
 
     Those of one kind, name and shape, equally many on both sides, are paired in their order.
     """

@@ -18,12 +18,14 @@ COMMANDS = {
     "diff": "compare a reference with one or more candidates",
     "run": "record two models, each in its own process, and compare them layer by layer",
     "record": "run a model once and save what every layer did, forward and backward",
+    "modes": "record every mode of a model (quantised, cast, ...) and compare them with the reference",
     "show": "show what is inside: names, shapes, dtypes, statistics",
     "report": "render a saved result again, in any format, at any tolerance",
+    "prune": "thin out a recorded training",
     "demo": "see it all on small built-in models",
 }
 
-_RUN_NO_MODELS = ("diff", "run", "show", "report")  # in this process
+_RUN_NO_MODELS = ("diff", "run", "show", "report", "prune")  # in this process
 _USAGE_ERROR = 2
 
 _DESCRIPTION = """\
@@ -36,6 +38,7 @@ examples:
   nndiff run ours.py theirs.py                     run two models on the same inputs, compare every layer
   nndiff record model.py -o ref.nnrec --backward   save what every layer did ...
   nndiff diff ref.nnrec port.py                    ... and compare another model with it
+  nndiff modes quantised.py -o layer_outputs       one reference, many modes: which is good enough
   nndiff show model.ckpt                           list what is inside
   nndiff demo                                      see it all on small built-in models
 
@@ -72,6 +75,10 @@ class _Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 name = word.partition("=")[0]
                 self.error(f"unknown option {name}{_suggest_name(name, self._option_string_actions)}")
+        words: list[str] | None = getattr(parsed, "more_words", None)
+        if words is not None:  # argparse takes positionals in one place only, not also behind the next option
+            words += unknown_words
+            return parsed, []
         if unknown_words:
             self.error(f"unexpected argument {unknown_words[0]!r}")
         return parsed, unknown_words

@@ -14,6 +14,7 @@ from nndiff.commands.options import (
     PAIRING,
     REPLAY,
     REPORTS,
+    RUNS,
     TOLERANCE,
     Subparsers,
     add_command,
@@ -33,6 +34,7 @@ from nndiff.result import Rules
 from nndiff.sources import Source, open_source
 from nndiff.text import printable
 from nndiff.tolerance import Tolerance, choose_tolerance
+from nndiff.verdict import Judge
 
 _EXAMPLES = """\
   nndiff diff ref.safetensors cand.safetensors
@@ -43,6 +45,7 @@ _EXAMPLES = """\
   nndiff diff ref.nnrec cand.nnrec                         two recordings, layer by layer
   nndiff diff ref.nnrec model.py --ckpt last.ckpt          run a model on the recorded inputs
   nndiff diff a.pt b.pt --dry-run                          which names are paired, without reading data
+  nndiff diff runs/ref runs/ours --output-dir out          two trainings, step by step
   nndiff diff a.pt b.pt --report junit:diff.xml --report md:diff.md
 
 PATTERN is a shell pattern for the whole name (*.bias), a module path (encoder.layers.0) or re:REGEX. For recordings,
@@ -66,7 +69,7 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
         "reference", metavar="REF", type=parse_path, help="the side that is right by definition; FILE::key is a part"
     )
     parser.add_argument("candidates", metavar="CAND", nargs="+", type=parse_path, help="one or more sides to test")
-    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, REPLAY, REPORTS)
+    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, REPLAY, RUNS, REPORTS)
 
 
 def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
@@ -89,6 +92,13 @@ def run(args: argparse.Namespace) -> int:
             f"{args.reference} is a model, and the reference must be a recording: the recording comes first, then "
             "the MODEL; to compare two models, use nndiff run"
         )
+    sources = [args.reference, *args.candidates]
+    if any(os.path.isdir(source) for source in sources):
+        from nndiff.runs.opening import are_trainings  # what only training runs need
+
+        if are_trainings(sources):
+            return _compare_trainings(sources, tolerance, pairing, args)
+    _refuse_run_options(args)
     models = _find_models(args.reference, args.candidates)
     if not models:
         _refuse_replay_options(args)
@@ -97,6 +107,59 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="nndiff-replay-") as folder:
         candidates = _replay_models(args, models, folder)
         return compare_sources([args.reference, *candidates], tolerance, pairing, args)
+
+
+def _compare_trainings(
+    sources: Sequence[str], tolerance: Tolerance, pairing: PairingRules, args: argparse.Namespace
+) -> int:
+    """Compare training runs step by step, write the reports and return the exit status."""
+    from nndiff.reports.run_files import check_output_folder, write_run_files
+    from nndiff.runs.comparison import RunRules, compare_runs
+    from nndiff.runs.opening import open_training
+
+    _refuse_replay_options(args)
+    _refuse_options_about_tensors(args)
+    rules = RunRules(
+        pairing.renames,
+        pairing.mapping,
+        pairing.include,
+        pairing.exclude,
+        pairing.groups,
+        args.filter or RunRules.filter,
+    )
+    if args.output_dir:
+        check_output_folder(args.output_dir, list(sources))
+    runs = [open_training(source) for source in sources]
+    with ProgressBar("comparing", args.quiet) as bar:
+        comparison = compare_runs(runs[0], runs[1:], tolerance, rules, bar)
+    status = report_comparison(comparison, args)
+    if args.output_dir:
+        written = write_run_files(comparison, args.output_dir)
+        if not args.quiet:
+            from nndiff.reports.output import print_text
+
+            print_text("".join(f"wrote {printable(path)}\n" for path in written))
+    return status
+
+
+def _refuse_run_options(args: argparse.Namespace) -> None:
+    """Refuse options about training runs if no run is compared."""
+    for option, value in (("--filter", args.filter), ("--output-dir", args.output_dir)):
+        if value is not None:
+            raise UsageError(f"{option} is for training runs: give folders of TrainingRecorder or of checkpoints")
+
+
+def _refuse_options_about_tensors(args: argparse.Namespace) -> None:
+    """Refuse options about single tensors, which would do nothing to training runs."""
+    given = (
+        ("--dry-run", args.dry_run),
+        ("--accept", args.accept),
+        ("--judge", args.judge != Judge.ALL.value),
+        ("--strict-dtype", args.strict_dtype),
+    )
+    for option, is_given in given:
+        if is_given:
+            raise UsageError(f"{option} would do nothing: training runs are compared step by step; leave it out")
 
 
 def compare_sources(

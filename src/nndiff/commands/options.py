@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nndiff.errors import UsageError
-from nndiff.reports import FORMATS, ReportOptions, check_specs, get_report_path, write_reports
+from nndiff.reports import FORMATS, PICTURES, ReportOptions, check_specs, get_report_path, write_reports
 from nndiff.text import printable
 from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
 
@@ -103,8 +103,8 @@ REPORTS = OptionGroup(
         repeatable(
             "--report",
             metavar="FORMAT[:PATH]",
-            help=f"write a report ({', '.join(FORMATS)}) to PATH, or print it if there is no PATH; repeatable "
-            "(default: the terminal report)",
+            help=f"write a report ({', '.join((*FORMATS, *PICTURES))}) to PATH, or print it if there is no PATH; "
+            "repeatable (default: the terminal report)",
         ),
         option("--top", type=parse_count, default=20, metavar="N", help="show the N worst rows (default: 20)"),
         QUIET,
@@ -216,6 +216,24 @@ REPLAY = OptionGroup(
         CONFIG,
         option("--python", metavar="PYTHON", help="Python interpreter or environment that runs the model"),
         option("--mode", choices=("train", "eval"), help="run the model in this mode (default: as recorded)"),
+    ),
+)
+
+RUNS = OptionGroup(
+    "if all sides are training runs",
+    (
+        option(
+            "--filter",
+            choices=("all", "mlp", "backbone"),
+            help="let only the head (mlp: names with mlp or fc) or the rest (backbone) decide (default: all)",
+        ),
+        option(
+            "--output-dir",
+            metavar="DIR",
+            type=parse_path,
+            help="write model_comparison.png, model_comparison.csv and detailed_comparison.json to DIR; with several "
+            "candidates to a folder of each in DIR",
+        ),
     ),
 )
 

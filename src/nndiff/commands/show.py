@@ -42,6 +42,7 @@ _EXAMPLES = """\
   nndiff show model.nemo --json > inside.json
   nndiff show run.nnrec                                  how the model was run, and what every layer did
   nndiff show run.nnrec --check -q                       check that nothing changed since it was recorded
+  nndiff show runs/ours                                  the steps of a recorded training
 
 Classes in a pickle are named and never loaded; nothing in the file is executed.
 """
@@ -88,13 +89,19 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument(
-        "source", metavar="SOURCE", type=parse_path, help="checkpoint, folder or recording; FILE::key is a part"
+        "source", metavar="SOURCE", type=parse_path, help="checkpoint, folder, recording or run; FILE::key is a part"
     )
     add_options(parser, _OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the source; return 0, or 2 if there is no tensor to show."""
+    from nndiff.runs.files import is_run
+
+    if is_run(args.source):
+        from nndiff.commands.show_run import show_run
+
+        return show_run(args)
     recording = _open_recording(args.source)
     source = open_source(args.source)
     if args.check:

@@ -1,4 +1,4 @@
-"""The first divergence: the first site that is out of tolerance while what went into it is in."""
+"""The first divergence: the first site that is out of tolerance while its inputs agree."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Run:
 
     @cached_property
     def evidence(self) -> Sequence[SitePair]:
-        """Return the pairs among which a cause is looked for: all but guesses that turn out to be no pairs.
+        """Return the pairs to search for a cause: all but guesses that turned out to be wrong.
 
         A guessed pair that differs is no pair if a module around it is paired for certain and agrees. The model itself
         is around everything: it speaks for all its guessed pairs if its outputs agree.
@@ -97,7 +97,7 @@ class Run:
 
     @cached_property
     def _input_names(self) -> tuple[dict[str, TensorRef], dict[str, TensorRef]]:
-        """Return what calls were given, where it was recorded itself, by name."""
+        """Return the recorded inputs of calls by name, for both sides."""
         names: tuple[dict[str, TensorRef], dict[str, TensorRef]] = ({}, {})
         for by_name, tensors in zip(names, (self.reference, self.candidate), strict=True):
             for tensor in tensors.values():
@@ -110,7 +110,7 @@ class Run:
         return look_for_rounding(self.evidence, first, self.reference)
 
     def get_input_state(self, site: SitePair, as_stored: bool = False) -> InputState:
-        """Return whether what a module was called with agrees; `as_stored`, without any relation.
+        """Return whether the inputs of a call agree; with `as_stored`, without applying relations.
 
         Where both sides take the same arguments, all of them must be known to agree. Where they do not, the first one
         decides: what follows it, masks and positions above all, may have another form on each side.
@@ -139,7 +139,7 @@ class Run:
         return main_state
 
     def get_differing_input(self, site: SitePair) -> str:
-        """Return the name of the first thing a call was given, if that differs."""
+        """Return the name of the first input of a call if it differs, else an empty text."""
         reference, candidate = self._list_inputs(site.reference, 0), self._list_inputs(site.candidate, 1)
         if not reference or not candidate:
             return ""
@@ -149,7 +149,7 @@ class Run:
         return Site(site.module, Slot.INPUT, site.call[1], path).name
 
     def _list_inputs(self, output: TensorRef, side: int) -> dict[str, _Given]:
-        """Return what a call was given, by argument; of a view its own event, for its origin may show more."""
+        """Return the inputs of a call by argument; for a view its own event, since its origin may be larger."""
         inputs: dict[str, _Given] = {}
         for link in output.trace.inputs:
             if link.event is None:
@@ -183,7 +183,7 @@ class Run:
         return InputState.AGREE if agreement[key] else InputState.DIFFER
 
     def _have_same_form(self, ours: _Given, theirs: _Given) -> bool:
-        """Return True if two inputs have one shape and kind of numbers; masks may have another on each side."""
+        """Return True if two inputs have the same shape and kind of dtype; masks may not."""
         reference, candidate = self.reference.get(ours.event), self.candidate.get(theirs.event)
         if reference is None or candidate is None:
             return True
@@ -198,7 +198,7 @@ class Run:
 
     @cached_property
     def only_candidate_has_links(self) -> bool:
-        """Return True if only the candidate links its calls: hooks of a script may be listed in any order."""
+        """Return True if only the candidate's calls are linked: other recorders may list calls in any order."""
         outputs = [site for site in self.pairs if site.slot is Slot.OUTPUT]
         reference_has = any(site.reference.trace.inputs for site in outputs)
         return not reference_has and any(site.candidate.trace.inputs for site in outputs)
@@ -252,7 +252,7 @@ def find_first_divergence(run: Run) -> Place | None:
 
 
 def _find_first_output(run: Run) -> SitePair | None:
-    """Return the first output that is out while its inputs are in; where none is certain, the first to be out."""
+    """Return the first output out of tolerance whose inputs agree; if none is known to, the first out of tolerance."""
     failing = run.failing_outputs
     if not failing:
         return None
@@ -268,7 +268,7 @@ def _find_first_output(run: Run) -> SitePair | None:
 
 
 def _find_unknown_inside(run: Run, composite: SitePair) -> SitePair | None:
-    """Return the module inside a composite that differs first, if nothing but its inputs is unknown.
+    """Return the first differing module inside a composite, if only the state of its inputs is unknown.
 
     Two implementations of an attention take other arguments, so nobody knows whether those agree. They do as far as
     it matters if a call in front of the first that differs, inside the attention or right before it, agrees.
@@ -323,7 +323,7 @@ def describe_divergence(run: Run, place: Place, trees: Trees, candidate: str) ->
 
 
 def _point_to(divergence: FirstDivergence, modules: tuple[str, str], trees: Trees) -> FirstDivergence:
-    """Return a divergence with other modules to look in than those it was seen at."""
+    """Return the divergence with the modules to look at, where these are not where it was seen."""
     facts = trees[0].get(modules[0], {}), trees[1].get(modules[1], {})
     is_elsewhere = modules[0] != divergence.module
     return replace(
@@ -382,14 +382,14 @@ def _describe_extra_output(run: Run, leftover: Leftover, candidate: str) -> Firs
 
 
 _REASONS_OF_OUTPUTS = {
-    InputState.AGREE: (PartingReason.OWN_ERROR, "its output is out of tolerance while its inputs are in"),
+    InputState.AGREE: (PartingReason.OWN_ERROR, "its output is out of tolerance while its inputs agree"),
     InputState.UNKNOWN: (
         PartingReason.FIRST_OUT,
-        "the first output that is out of tolerance; its inputs were not recorded on both sides",
+        "this is the first output out of tolerance; its inputs were not recorded on both sides",
     ),
     InputState.DIFFER: (
         PartingReason.BETWEEN_SITES,
-        "the first output that is out of tolerance; its cause lies between recorded sites",
+        "this is the first output out of tolerance; the cause lies between recorded layers",
     ),
 }
 
@@ -397,38 +397,41 @@ _REASONS_OF_OUTPUTS = {
 def _explain_parting(run: Run, site: SitePair) -> tuple[PartingReason, str]:
     """Return why a site is taken for the first divergence, for code and for people."""
     were_compared = any(output.slot is Slot.OUTPUT and output.was_compared for output in run.pairs)
-    outputs = "every output is in tolerance" if were_compared else "no output was compared"
+    outputs = "every output agrees" if were_compared else "no output was compared"
+    no_effect = ", without effect on them" if were_compared else ""
     if site.pair.has_note(NoteSlug.LOSS_NOT_FINITE):
         why = "the loss is NaN or infinite on both sides, so no gradient was compared"
         return PartingReason.LOSS_NOT_FINITE, f"{outputs}; {why}"
     if site.slot is Slot.MODEL_INPUT:
         return PartingReason.INPUTS_DIFFER, "the inputs of the two runs differ"
+    if site.pair.differs_only_in_dtype:
+        return PartingReason.DTYPE, f"its values agree, its dtype does not: {' against '.join(site.pair.dtype)}"
     if site.slot is Slot.LOSS and run.extra_outputs:
-        shared = "every output that both sides return is in tolerance"
-        return PartingReason.LOSS, f"{shared}; the loss, which is made of all outputs, is out"
+        shared = "every output that both sides return agrees"
+        return PartingReason.LOSS, f"{shared}; the loss, which depends on all outputs, does not"
     if site.slot is Slot.LOSS:
-        return PartingReason.LOSS, f"{outputs}, the loss made of them is out"
+        return PartingReason.LOSS, f"{outputs}{', the loss does not' if were_compared else '; the loss differs'}"
     if site.is_gradient:
-        why = "this is the first gradient that is out, in the order of the backward pass"
+        why = "this is the first gradient out of tolerance, in backward order"
         return PartingReason.GRADIENT, f"{outputs}; {why}"
     if site.slot is Slot.PARAM:
-        return PartingReason.PARAMETER, f"{outputs}; this parameter is out, without effect on them"
+        return PartingReason.PARAMETER, f"{outputs}; this parameter differs{no_effect}"
     if site.slot is Slot.BUFFER_BEFORE:
-        return PartingReason.BUFFER, f"{outputs}; this buffer is out before the run begins, without effect on them"
+        return PartingReason.BUFFER, f"{outputs}; this buffer differs before the run{no_effect}"
     if site.slot is Slot.BUFFER:
         name = site.module, site.reference.site.tensor
         befores = [before for before in run.pairs if before.slot is Slot.BUFFER_BEFORE and before.passed]
         was_equal = any((before.module, before.reference.site.tensor) == name for before in befores)
-        update = " and was in before it: the two sides update it differently" if was_equal else ""
-        return PartingReason.BUFFER, f"{outputs}; this buffer is out after the run{update}"
+        update = " and did not before it: the two sides update it differently" if was_equal else ""
+        return PartingReason.BUFFER, f"{outputs}; this buffer differs after the run{update}"
     if site.pair.verdict is Verdict.NOT_COMPARED:
-        why = "its bytes differ; what was kept does not tell whether they are within the tolerance"
+        why = "its bytes differ; the recording kept too little to tell whether they are within tolerance"
         return PartingReason.NOT_KEPT, why
     return _REASONS_OF_OUTPUTS[run.get_input_state(site)]
 
 
 class InnerCalls(NamedTuple):
-    """Hold the calls inside a composite between which a difference comes in."""
+    """Hold the two calls inside a composite between which the difference arises."""
 
     after: SitePair | None = None  # the last that agrees
     before: SitePair | None = None  # the first that does not

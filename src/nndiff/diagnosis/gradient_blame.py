@@ -37,7 +37,7 @@ _MOST_READ = 1 << 26  # elements in all
 
 @dataclass(frozen=True)
 class Blame:
-    """Say which module a wrong gradient is the work of, and why."""
+    """Name the module that made a wrong gradient, and why."""
 
     module: str  # by the reference's name
     why: str
@@ -52,7 +52,7 @@ def find_first_gradient(pairs: Iterable[SitePair]) -> SitePair | None:
 
 
 def blame_gradient(pairs: Sequence[SitePair], site: SitePair, tensors: tuple[Tensors, Tensors]) -> Blame | None:
-    """Return who made a gradient that is out: the gradient at an output is made by what took this output."""
+    """Return the module that made a wrong gradient: the gradient at an output comes from its consumers."""
     factor = find_common_factor(pairs) if site.is_gradient else None
     if factor is not None and factor.reach is not Reach.SOME:
         return Blame("", factor.meaning)
@@ -76,7 +76,7 @@ def blame_gradient(pairs: Sequence[SitePair], site: SitePair, tensors: tuple[Ten
 
 
 class _BlameSearch:
-    """Look for who handed on a wrong gradient, among the calls that were handed a good one."""
+    """Find the call that turned a good gradient into a wrong one."""
 
     def __init__(self, pairs: Sequence[SitePair], site: SitePair, use: OutputUse) -> None:
         self._site, self._use = site, use
@@ -100,7 +100,7 @@ class _BlameSearch:
         return None
 
     def blame_takers(self) -> Blame | None:
-        """Return what took the output, or the module around it where that may be to blame as well."""
+        """Return the consumer of the output, or the module around it if that may be to blame as well."""
         all_takers = self._use.select_takers(self._good_calls)
         takers = select_innermost(all_takers)
         if not takers:

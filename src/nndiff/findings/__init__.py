@@ -21,7 +21,13 @@ from nndiff.findings.first_module import compare_settings_at, find_module_causes
 from nndiff.findings.gradients import find_gradient_causes
 from nndiff.findings.in_place import find_overwrites
 from nndiff.findings.outputs import find_missing_outputs, note_output_form
-from nndiff.findings.patterns import find_early_divergence, find_inner_only, find_norms_only, find_shapes
+from nndiff.findings.patterns import (
+    find_dtypes,
+    find_early_divergence,
+    find_inner_only,
+    find_norms_only,
+    find_shapes,
+)
 from nndiff.findings.relations import find_fused_layers, find_layout_change, find_relations
 from nndiff.findings.rounding import find_rounding
 from nndiff.findings.settings import note_settings_without_effect
@@ -105,6 +111,7 @@ def _find_causes(
     yield from find_differing_inputs(case)
     yield from find_differing_losses(case)
     yield from find_missing_outputs(case)
+    yield from find_dtypes(case)
     rounding = list(find_rounding(case))
     yield from rounding
     yield from find_weight_causes(case, weights)

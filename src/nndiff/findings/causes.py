@@ -27,6 +27,7 @@ class Cause(str, Enum):
     LOSSES_DIFFER = "losses-differ", "the backward passes began with losses of different kinds"
     OUTPUTS_MISSING = "outputs-missing", "only one side returns an output: a cache, hidden states, attentions"
     SHAPES_DIFFER = "shapes-differ", "paired tensors have different shapes: different architectures"
+    DTYPES_DIFFER = "dtypes-differ", "values agree, dtypes do not, and --strict-dtype makes that a difference", True
     TRAIN_MODE = "train-mode", "one side ran in train mode, or both ran with dropout", True
     UNSTABLE = "unstable", "a side does not agree with itself from run to run"
     ENVIRONMENT = "environment", "versions or numeric flags differ"

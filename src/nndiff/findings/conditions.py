@@ -88,14 +88,15 @@ def find_modes(case: Case) -> Iterator[Finding]:
 
 
 def _list_modules_in_one_mode(case: Case) -> list[str]:
-    """Return the paired modules that know train mode and are in it on one side only."""
+    """Return the paired modules that one side has in train mode, where that changes what they do."""
     modules: dict[str, None] = {}
     for site in case.run.pairs:
         reference = case.trees[0].get(site.module, {})
         candidate = case.trees[1].get(site.candidate_module, {})
-        name = get_class(reference).lower()
-        knows_mode = any(word in name for word in _MODE_DEPENDENT)
-        if knows_mode and candidate and reference.get("training") != candidate.get("training"):
+        if not candidate or reference.get("training") == candidate.get("training"):
+            continue
+        name = get_class(reference if reference.get("training") else candidate).lower()
+        if any(word in name for word in _MODE_DEPENDENT):
             modules[site.module] = None
     return list(modules)
 
@@ -112,7 +113,7 @@ def _find_dropout(case: Case) -> Iterator[Finding]:
     dropping = case.reference.get("dropout_active") or case.candidate.get("dropout_active") or ()
     names = [str(name) for name in dropping]
     first = case.first
-    # dropout draws alike where what comes before it is alike: it is to blame only where the runs part in it
+    # dropout draws the same numbers as long as the runs agree: blame it only where they part in it
     if first is not None and any(f"{name}.".startswith(f"{first.module}.".lstrip(".")) for name in names):
         repair = "record both with --dropout off, or with --mode eval" if case.was_run_by_nndiff else "turn dropout off"
         yield Finding(

@@ -10,6 +10,7 @@ from nndiff.diagnosis.modules import Meta, get_settings
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.result import SIDES, Finding, Leftover, Note, NoteSlug
+from nndiff.tensors import Slot
 from nndiff.text import first_few, plural
 from nndiff.verdict import EXTRA_OUTPUTS
 
@@ -24,7 +25,10 @@ def find_missing_outputs(case: Case) -> Iterator[Finding]:
         return
     settings = list(_list_output_settings(case))
     for side in SIDES:
-        extra = [leftover for leftover in case.run.extra_outputs if leftover.side == side]
+        extra = []
+        for leftover in case.run.extra_outputs:
+            if leftover.side == side and leftover.site is not None and leftover.site.slot is Slot.OUTPUT:
+                extra.append(leftover)
         if not extra:
             continue
         counts = Counter(_get_place(leftover) for leftover in extra)
@@ -54,6 +58,8 @@ def _list_output_settings(case: Case) -> Iterator[str]:
         for name in dict.fromkeys((*reference, *candidate)):
             values = reference.get(name, _UNSET), candidate.get(name, _UNSET)
             is_switch = any(isinstance(value, bool) for value in values)
+            if read_settings is _read_attributes and values in ((False, _UNSET), (_UNSET, False)):
+                continue  # a switch that a module does not have is off
             if is_switch and values[0] != values[1] and any(word in name for word in _ABOUT_OUTPUTS):
                 yield f"{name} of {owner} is {values[0]} against {values[1]}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator
 
 from nndiff.diagnosis.call_graph import Tensors
@@ -35,6 +36,25 @@ def find_shapes(case: Case) -> Iterator[Finding]:
             f"{plural(len(names), 'paired site')} of different shapes",
             "check that both models have the same architecture and layout (channels last, time first)",
             0.8,
+        )
+
+
+def find_dtypes(case: Case) -> Iterator[Finding]:
+    """Yield the pairs that are different only because their dtypes are and that was forbidden."""
+    dtypes: Counter[tuple[str, str]] = Counter()
+    names = []
+    for site in case.run.pairs:
+        if site.pair.differs_only_in_dtype:
+            dtypes[site.pair.dtype] += 1
+            names.append(site.pair.name)
+    if names:
+        (reference, candidate), _ = dtypes.most_common(1)[0]
+        yield Finding(
+            Cause.DTYPES_DIFFER,
+            tuple(names[:_MOST_LISTED]),
+            f"the values of {plural(len(names), 'tensor')} agree, the dtypes do not: {reference} against {candidate}",
+            "convert one side, or leave out --strict-dtype",
+            1.0,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nndiff.diagnosis.site_pairs import SitePair, final_outputs_agree
 from nndiff.findings.case import Case
@@ -48,25 +48,36 @@ def get_cause(relation: Relation) -> Cause:
 
 
 def find_relations(case: Case) -> Iterator[Finding]:
-    """Yield one finding for each relation, with all the tensors it was proven for."""
-    groups: dict[tuple[Cause, str, bool], list[SitePair]] = {}
+    """Yield one finding for each cause, with all the tensors whose relation was proven; one each for what to accept."""
+    groups: dict[tuple[Cause, bool, str], list[SitePair]] = {}
     for site in case.run.pairs:
         related = site.pair.related
         if related is None or site.is_part or (site.is_gradient and related.relation.kind is RelationKind.SCALE):
             continue  # fused layers and gradients of one factor have findings of their own
-        key = get_cause(related.relation), related.relation.text, related.accepted
-        groups.setdefault(key, []).append(site)
-    for (cause, text, accepted), sites in groups.items():
-        related = sites[0].pair.related
-        shapes = f"{list(sites[0].candidate.shape)} to {list(sites[0].reference.shape)}"
-        evidence = f"{plural(len(sites), 'tensor')}: {cause.description}"
-        evidence += f"; {text}, {shapes}" if text else ""
+        if related.accepted and not site.passed:
+            continue  # a gradient, measured in the layout of its tensor
+        text = "" if related.accepted else related.relation.text
+        groups.setdefault((get_cause(related.relation), related.accepted, text), []).append(site)
+    for (cause, accepted, text), sites in groups.items():
+        evidence = f"{plural(len(sites), 'tensor')}: {cause.description}{_give_example(sites)}"
         harmless = accepted or case.passed
         repair = ""
-        if not harmless and related is not None:
-            apply = f"apply {text} on the candidate's side, or " if text else ""
-            repair = f"{apply}accept it with --accept {related.relation.kind.value}"
+        if not harmless and sites[0].pair.related is not None:
+            apply = f"{text} on the candidate's side, or " if text else ""
+            repair = f"{apply}accept it with --accept {sites[0].pair.related.relation.kind.value}"
         yield Finding(cause, tuple(site.pair.name for site in sites), evidence, repair, 0.99, harmless)
+
+
+def _give_example(sites: Sequence[SitePair]) -> str:
+    """Return the relation of the first tensor and its shapes, where they say something."""
+    related = sites[0].pair.related
+    if related is None or not related.relation.text:
+        return ""
+    shapes = sites[0].candidate.shape, sites[0].reference.shape
+    change = f", {list(shapes[0])} to {list(shapes[1])}" if shapes[0] != shapes[1] else ""
+    texts = {site.pair.related.relation.text for site in sites if site.pair.related is not None}
+    which = "" if len(texts) == 1 else "the first by "
+    return f"; {which}{related.relation.text}{change}"
 
 
 def find_fused_layers(case: Case) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nndiff.diagnosis.modules import read_never_called
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
+from nndiff.names import ancestors
 from nndiff.recording.format.weights import compare_held_tensors, may_be_transposed, read_held_tensors
 from nndiff.result import Finding, InputState, WeightsAtSite
 from nndiff.tensors import Slot
@@ -23,14 +24,15 @@ def compare_weights_at_first(case: Case, against_names: Sequence[tuple[str, str]
         return None
     if case.run.get_input_state(first) is InputState.DIFFER:
         return None
-    # modules inside that return the same, or are never called, are not why the module around them differs
-    without = set(read_never_called(case.reference))
-    for site in case.run.pairs:
-        if site.slot is Slot.OUTPUT and site.passed:
-            without.add(site.module)
+    # modules inside that return the same are not why the module around them differs
+    without = {site.module for site in case.run.pairs if site.slot is Slot.OUTPUT and site.passed}
     without.update(reference for reference, _ in against_names)
     held = read_held_tensors(case.reference), read_held_tensors(case.candidate)
-    difference = compare_held_tensors(held, (first.module, first.candidate_module), without)
+    modules = first.module, first.candidate_module
+    difference = compare_held_tensors(held, modules, without.union(read_never_called(case.reference)))
+    if not difference.differing and not any(difference.alone):
+        # the weights of a module that is never called may be used all the same: F.conv1d(x, self.conv.weight)
+        difference = compare_held_tensors(held, modules, without.union(_list_unused_modules(case)))
     if first.reference.site.cls != first.candidate.site.cls:
         # another class may hold the same weights in another form, or the same form transposed
         sure = tuple(name for name in difference.differing if not may_be_transposed(held[0][name]))
@@ -38,6 +40,17 @@ def compare_weights_at_first(case: Case, against_names: Sequence[tuple[str, str]
         common = 0 if is_unsure and not sure else difference.common
         return WeightsAtSite(common, sure) if common else None
     return WeightsAtSite(difference.common, difference.differing, *difference.alone) if difference.common else None
+
+
+def _list_unused_modules(case: Case) -> set[str]:
+    """Return the modules that are never called and get no gradients from a backward pass: nothing uses them."""
+    with_gradients = set()
+    for tensor in case.run.reference.values():
+        if tensor.site.slot is Slot.PARAM_GRAD:
+            with_gradients.add(tensor.site.module)
+    if not with_gradients:
+        return set()
+    return set(read_never_called(case.reference)) - with_gradients
 
 
 def find_weight_causes(case: Case, weights: WeightsAtSite | None) -> Iterator[Finding]:
@@ -57,6 +70,12 @@ def find_weight_causes(case: Case, weights: WeightsAtSite | None) -> Iterator[Fi
         texts.append(
             f"{len(everywhere.differing):,} of {plural(everywhere.common, 'tensor')} differ in the whole model"
         )
+    never_called = set(read_never_called(case.reference))
+    are_called_by_nobody = bool(weights.differing)
+    for name in weights.differing:
+        are_called_by_nobody = are_called_by_nobody and not never_called.isdisjoint(ancestors(name))
+    if are_called_by_nobody:
+        texts.append("no module that holds them is called, so they matter only if they are used directly")
     repair = "load the same weights into both"
     checkpoints = case.reference.get("checkpoint"), case.candidate.get("checkpoint")
     if all(isinstance(checkpoint, str) and checkpoint for checkpoint in checkpoints):
@@ -66,7 +85,7 @@ def find_weight_causes(case: Case, weights: WeightsAtSite | None) -> Iterator[Fi
         (*weights.differing, *weights.only_reference, *weights.only_candidate),
         f"the first diverging module starts from different weights: {'; '.join(texts)}",
         repair,
-        0.95,
+        0.5 if are_called_by_nobody else 0.95,
     )
 
 

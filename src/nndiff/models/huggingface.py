@@ -49,7 +49,7 @@ def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
             model = model_class(config)
             notes = ["the folder holds no weights: they were drawn from the seed"]
     model.eval()  # as from_pretrained does
-    return ModelSpec(model, f"hf:{folder}", _make_input_maker(model, config, options), notes=tuple(notes))
+    return ModelSpec(model, f"hf:{folder}", make_input_maker(model, config, options), notes=tuple(notes))
 
 
 def _find_class(transformers: Any, config: Any) -> Any:
@@ -76,7 +76,7 @@ def _describe_loading(loading: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _make_input_maker(model: Any, config: Any, options: BuildOptions) -> Callable[[], dict[str, Any]]:
+def make_input_maker(model: Any, config: Any, options: BuildOptions) -> Callable[[], dict[str, Any]]:
     """Return a function that draws the main input of a model; a model of text and images gets both."""
     names = [getattr(model, "main_input_name", "input_ids")]
     if hasattr(config, "text_config") and hasattr(config, "vision_config"):

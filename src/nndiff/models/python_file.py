@@ -39,7 +39,7 @@ def build_python_model(name: str, options: BuildOptions) -> ModelSpec:
         raise ModelError(f"{target}: `loss` is not a function")
     label = name
     if options.variant is None:
-        maker = _get_factory(module, target, factory)
+        maker = get_factory(module, target, factory)
     elif options.variant in variants:
         maker = variants[options.variant]
         label += f"@{options.variant}"
@@ -47,7 +47,7 @@ def build_python_model(name: str, options: BuildOptions) -> ModelSpec:
         names = ", ".join(str(variant) for variant in variants)
         raise ModelError(f"{target} has no variant {options.variant!r}; it has {names or 'none'}")
     return ModelSpec(
-        model=_call_factory(maker, f"{target}:{factory}"),
+        model=call_factory(maker, f"{target}:{factory}"),
         label=label,
         inputs=_get_inputs(module, options),
         loss=_guard_loss(loss),
@@ -103,7 +103,7 @@ def _import_file(path: str) -> ModuleType:
     return module
 
 
-def _get_factory(module: ModuleType, target: str, name: str) -> Any:
+def get_factory(module: ModuleType, target: str, name: str) -> Any:
     """Return what a module defines under a name; if it is not there, say what is."""
     factory = getattr(module, name, None)
     if factory is not None:
@@ -122,7 +122,7 @@ def _get_factory(module: ModuleType, target: str, name: str) -> Any:
     raise ModelError(f"{target} defines no {name!r}{defined}")
 
 
-def _call_factory(maker: Any, what: str) -> torch.nn.Module:
+def call_factory(maker: Any, what: str) -> torch.nn.Module:
     """Return a model that is there, or the one that a function or class makes."""
     model = maker
     if not isinstance(maker, torch.nn.Module) and callable(maker):

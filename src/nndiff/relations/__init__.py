@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from nndiff.relations import fused, layout, mask, scale, weight_norm
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
-from nndiff.relations.leftovers import RelatedGroup, measure_related, relate_leftovers
+from nndiff.relations.layout import is_rearrangement
+from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
 from nndiff.relations.operations import load_relation
+from nndiff.relations.proof import are_too_large, is_readable
 from nndiff.relations.relation import Operation, Prove, Relation
 from nndiff.relations.scale import read_factor
 from nndiff.relations.tied import prove_tied
@@ -19,8 +21,12 @@ __all__ = [
     "Operation",
     "Prove",
     "RelatedGroup",
+    "RelatedLeftovers",
     "Relation",
+    "are_too_large",
     "cut_part",
+    "is_readable",
+    "is_rearrangement",
     "load_relation",
     "measure_related",
     "natural_parts",

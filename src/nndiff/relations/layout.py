@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, permutations
 from operator import mul
+from typing import TypeGuard
 
 import numpy as np
 
@@ -59,6 +60,14 @@ def prove(
     if shapes[0] == shapes[1] and not may_be_permuted(reference[0], candidate[0], atol, rtol):
         return None
     return prove_arrays(read_array(reference[0]), read_array(candidate[0]), atol, rtol, hints)
+
+
+def is_rearrangement(relation: object) -> TypeGuard[Relation]:
+    """Return True if a relation only moves the elements of one tensor: axes permuted, split or merged."""
+    if not isinstance(relation, Relation) or relation.kind is not RelationKind.LAYOUT:
+        return False
+    operations = (*relation.reference, *relation.candidate)
+    return all(isinstance(operation, Reshape | Permute) for operation in operations)
 
 
 def may_be_permuted(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:

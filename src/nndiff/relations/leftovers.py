@@ -44,6 +44,14 @@ class RelatedGroup:
         return measure_related(self.relation, reference, candidate, atol, rtol)
 
 
+@dataclass(frozen=True)
+class RelatedLeftovers:
+    """Hold the groups that were found, and the names of tensors that were too large to be looked at."""
+
+    groups: list[RelatedGroup]
+    unread: list[str]
+
+
 def measure_related(
     relation: Relation, reference: Sequence[TensorRef], candidate: Sequence[TensorRef], atol: float, rtol: float
 ) -> Metrics:
@@ -60,7 +68,7 @@ def relate_leftovers(
     *,
     paired: Sequence[TensorRef] = (),
     value_of: ValueOf | None = None,
-) -> list[RelatedGroup]:
+) -> RelatedLeftovers:
     """Return the groups of parameters, or of their gradients, that are the same in another form, each proven.
 
     `paired` are parameters that have a partner, but may be the weight that leftovers of weight norm make. `value_of`
@@ -75,7 +83,8 @@ def relate_leftovers(
         )
         finder.find_weight_norms([tensor for tensor in paired if tensor.site.slot is slot])
         finder.find_in_regions()
-    return finder.groups
+    grouped = {tensor.name for group in finder.groups for tensor in (*group.reference, *group.candidate)}
+    return RelatedLeftovers(finder.groups, [name for name in finder.unread if name not in grouped])
 
 
 class GroupFinder:
@@ -83,6 +92,7 @@ class GroupFinder:
 
     def __init__(self, partner: Partner, tolerance_of: ToleranceOf, value_of: ValueOf) -> None:
         self.groups: list[RelatedGroup] = []
+        self.unread: dict[str, None] = {}  # names of tensors that were too large to be looked at
         self._partner = partner
         self._tolerance_of = tolerance_of
         self._value_of = value_of
@@ -210,7 +220,11 @@ class GroupFinder:
     def _may_read(self, tensors: Tensors) -> bool:
         """Return True if all tensors can be read and that is not too much; count it as read."""
         count = sum(tensor.count for tensor in tensors)
-        if self._read + count > MOST_READ or not all(is_readable(tensor, fused.LARGEST_FUSED) for tensor in tensors):
+        largest = max(tensor.count for tensor in tensors)
+        if self._read + count > MOST_READ or largest > fused.LARGEST_FUSED:
+            self.unread.update(dict.fromkeys(tensor.name for tensor in tensors))
+            return False
+        if not all(is_readable(tensor, fused.LARGEST_FUSED) for tensor in tensors):
             return False
         self._read += count
         return True

@@ -36,6 +36,11 @@ def is_readable(tensor: TensorRef, most: int = LARGEST_TENSOR) -> bool:
     return not tensor.missing or (sketch is not None and sketch.count == tensor.count)
 
 
+def are_too_large(*tensors: TensorRef) -> bool:
+    """Return True if a tensor has too many elements to be held in memory while ways are tried."""
+    return any(tensor.count > LARGEST_TENSOR for tensor in tensors)
+
+
 def measure_arrays(reference: Array, candidate: Array, atol: float, rtol: float) -> Metrics:
     """Return the numbers of two arrays of one shape."""
     exact = all(np.issubdtype(array.dtype, np.integer) or array.dtype == bool for array in (reference, candidate))
@@ -127,7 +132,11 @@ def tighten_tolerance(array: Array, atol: float, rtol: float) -> tuple[float, fl
     """
     if np.iscomplexobj(array) or is_telling(array, atol, rtol) or not np.isfinite(array).all():
         return atol, rtol
-    low, high = float(array.min()), float(array.max())
+    return shrink_tolerance(float(array.min()), float(array.max()), atol, rtol)
+
+
+def shrink_tolerance(low: float, high: float, atol: float, rtol: float) -> tuple[float, float]:
+    """Return a tolerance of a small share of the range that elements have; that given if they are all equal."""
     room = atol + rtol * max(abs(low), abs(high))
     share = TELLING_SHARE * (high - low) / room if high > low else 1.0
     return atol * share, rtol * share

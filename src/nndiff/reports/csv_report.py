@@ -53,7 +53,7 @@ def guard_text(text: str) -> str:
 
 def _make_rows(comparison: Comparison, candidate: str) -> Iterator[dict[str, str]]:
     """Yield the rows of one candidate."""
-    first = comparison.first_divergence
+    first = comparison.first_divergences.get(candidate)
     named = set[str]()
     rows = [(pair.name, pair.candidate_name, _make_pair_row(pair)) for pair in comparison.pairs]
     rows += [(leftover.name, leftover.name, _make_leftover_row(leftover)) for leftover in comparison.leftovers]

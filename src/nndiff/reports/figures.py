@@ -47,7 +47,7 @@ def format_shapes(pair: Pair) -> str:
 
 
 def join_sides(reference: str, candidate: str) -> str:
-    """Return one text for both sides, or what became of it."""
+    """Return the text if both sides have the same, else `reference → candidate`."""
     return reference if reference == candidate else f"{reference} → {candidate}"
 
 
@@ -82,13 +82,13 @@ def measure_max_abs(pair: Pair | None) -> float | None:
 
 
 def measure_max_rel(pair: Pair) -> float | None:
-    """Return the largest relative difference; none of gradients, which are measured by the scale of all of them."""
+    """Return the largest relative difference; None for gradients, which are judged on a common scale."""
     if pair.slot and pair.slot.is_gradient:
         return None
     return measure(pair, "max_rel")
 
 
 def measure(pair: Pair, name: str) -> float | None:
-    """Return one number of a pair; None where it is zero only because what is not finite does not enter it."""
+    """Return one number of a pair; None if it is zero only because NaN and inf are left out of it."""
     value: float | None = getattr(pair.metrics, name, None)
     return None if value == 0 and not has_difference(pair) else value

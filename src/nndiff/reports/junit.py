@@ -33,7 +33,7 @@ class JunitReport:
             root.append(_make_suite(wording.select_candidate(comparison, side), side))
         if not comparison.candidates:
             root.append(_make_suite(comparison, comparison.reference))
-        root.attrib.update(_count_cases(root))
+        root.attrib.update(count_cases(root))
         ET.indent(root)
         return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
@@ -41,9 +41,9 @@ class JunitReport:
 def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
     """Return the suite of one candidate, the first divergence first."""
     label = printable(wording.name_side(side))
-    first = comparison.first_divergence
+    first = comparison.first_divergences.get(side.label)
     suite = ET.Element("testsuite", {"name": label})
-    suite.append(_make_properties(comparison))
+    suite.append(make_properties(comparison))
     cases = []
     first_case = None
     for pair in comparison.pairs:
@@ -53,37 +53,39 @@ def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
         else:
             cases.append(case)
     for leftover in comparison.leftovers:
-        case = _make_leftover_case(comparison, label, leftover, first)
+        case = make_leftover_case(comparison, label, leftover, first)
         if first is not None and leftover.name == first.name and first_case is None:
             first_case = case
         else:
             cases.append(case)
     if first is not None:
         if first_case is None:
-            first_case = _make_case(label, printable(first.name))
+            first_case = make_case(label, printable(first.name))
         _fail_first_divergence(comparison, first_case, first)
         cases.insert(0, first_case)
     for name, sentence in summary.list_unread_outputs(comparison):
-        cases.append(_make_case(label, f"{name} is compared", ERROR, "not compared", sentence))
+        cases.append(make_case(label, f"{name} is compared", ERROR, "not compared", sentence))
     if comparison.outcome is Outcome.NOTHING:
         headline = summary.headline(comparison)
-        cases.append(_make_case(label, "something is compared", ERROR, "nothing compared", headline))
+        cases.append(make_case(label, "something is compared", ERROR, "nothing compared", headline))
     suite.extend(cases)
     passed = comparison.exit_code == 0
     if not passed and not (suite.findall(".//failure") or suite.findall(".//error")):
         headline = summary.headline(comparison)
-        suite.append(_make_case(label, "the whole agrees", FAILURE, headline, headline))
-    suite.attrib.update(_count_cases(suite))
+        suite.append(make_case(label, "the whole agrees", FAILURE, headline, headline))
+    suite.attrib.update(count_cases(suite))
     ET.SubElement(suite, "system-out").text = _summarise(comparison)
     return suite
 
 
-def _count_cases(element: ET.Element) -> dict[str, str]:
+def count_cases(element: ET.Element) -> dict[str, str]:
+    """Return the counts of testcases as the attributes of a suite."""
     counts = {"tests": "testcase", "failures": FAILURE, "errors": ERROR}
     return {**{name: str(len(element.findall(f".//{tag}"))) for name, tag in counts.items()}, "time": "0"}
 
 
-def _make_properties(comparison: Comparison) -> ET.Element:
+def make_properties(comparison: Comparison) -> ET.Element:
+    """Return what was compared and how."""
     properties = ET.Element("properties")
     facts = {
         "reference": printable(wording.name_side(comparison.reference)),
@@ -96,7 +98,8 @@ def _make_properties(comparison: Comparison) -> ET.Element:
     return properties
 
 
-def _make_case(classname: str, name: str, tag: str = "", message: str = "", detail: str = "") -> ET.Element:
+def make_case(classname: str, name: str, tag: str = "", message: str = "", detail: str = "") -> ET.Element:
+    """Return a testcase; with a tag, one that did not pass."""
     case = ET.Element("testcase", {"classname": classname, "name": name, "time": "0"})
     if tag:
         _add_trouble(case, tag, message, detail)
@@ -128,7 +131,7 @@ def _fail_first_divergence(comparison: Comparison, case: ET.Element, first: Firs
 def _make_pair_case(comparison: Comparison, label: str, pair: Pair, first: FirstDivergence | None) -> ET.Element:
     name = printable(pair.name)
     if pair.verdict.passed:
-        return _make_case(label, name)
+        return make_case(label, name)
     message = f"{pair.verdict.value}: {wording.describe_difference(pair)}"
     remark = wording.describe_remark(pair)
     if remark:
@@ -141,7 +144,7 @@ def _make_pair_case(comparison: Comparison, label: str, pair: Pair, first: First
     else:
         tag = ERROR if pair.verdict is Verdict.NOT_COMPARED else FAILURE
         message += _refer_to(first)
-    return _make_case(label, name, tag, message, "\n".join(_list_details(pair)))
+    return make_case(label, name, tag, message, "\n".join(_list_details(pair)))
 
 
 def _refer_to(first: FirstDivergence | None) -> str:
@@ -164,9 +167,10 @@ def _list_details(pair: Pair) -> list[str]:
     return lines
 
 
-def _make_leftover_case(
-    comparison: Comparison, label: str, leftover: Leftover, first: FirstDivergence | None
+def make_leftover_case(
+    comparison: Comparison, label: str, leftover: Leftover, first: FirstDivergence | None = None
 ) -> ET.Element:
+    """Return the testcase of a tensor that only one side has."""
     where = f"only in the {leftover.side}"
     name = f"{printable(leftover.name)} ({where})"
     explanation = wording.explain_leftover(leftover)
@@ -175,7 +179,7 @@ def _make_leftover_case(
     if decides_alone(leftover, comparison.rules):
         tag = FAILURE
         message += _refer_to(first)
-    return _make_case(label, name, tag, message, f"{format_shape(leftover.shape)} {printable(leftover.dtype)}")
+    return make_case(label, name, tag, message, f"{format_shape(leftover.shape)} {printable(leftover.dtype)}")
 
 
 def _summarise(comparison: Comparison) -> str:

@@ -173,7 +173,7 @@ def largest_difference(pairs: Iterable[Pair]) -> float | None:
 
 
 def has_difference(pair: Pair) -> bool:
-    """Return False where the difference is zero only because what is not finite does not enter it."""
+    """Return False if the difference is zero only because NaN and inf are left out of it."""
     return pair.metrics is not None and not (pair.verdict is Verdict.NOT_FINITE and pair.metrics.max_abs == 0)
 
 
@@ -191,7 +191,7 @@ def _is_of_model(pair: Pair) -> bool:
 
 
 def choose_model_rows(view: RecordingView, most: int) -> list[Pair]:
-    """Return at most so many inputs of the model, and its outputs and loss: they are the point and always shown."""
+    """Return the outputs and the loss of the model, which are always shown, and at most `most` of its inputs."""
     inputs = [pair for pair in view.model if pair.is_input][:most]
     results = [pair for pair in view.model if not pair.is_input]
     worst = sorted(results, key=lambda pair: (pair.slot is Slot.LOSS, *pair.severity), reverse=True)
@@ -200,7 +200,7 @@ def choose_model_rows(view: RecordingView, most: int) -> list[Pair]:
 
 
 def rank_gradients(view: RecordingView) -> list[Pair]:
-    """Return the gradients of the parameters, those that do not match first, then by their share of the scale."""
+    """Return the parameter gradients, mismatches first, then by their share of the scale."""
 
     def sort_key(pair: Pair) -> tuple[object, ...]:
         share = view.share_of_scale(pair)
@@ -211,7 +211,7 @@ def rank_gradients(view: RecordingView) -> list[Pair]:
 
 
 def choose_details(view: RecordingView, top: int, verbose: bool = False) -> tuple[list[Pair], str]:
-    """Return the pairs shown with all their numbers (where the runs part, then the worst), and how to see the rest."""
+    """Return the pairs to show in detail (the first divergence, then the worst), and how to see the rest."""
     failing = []
     for row in view.rows:
         failing += [pair for pair in row.pairs if not pair.verdict.passed and pair.metrics and not is_guess(pair)]
@@ -225,7 +225,7 @@ def choose_details(view: RecordingView, top: int, verbose: bool = False) -> tupl
 
 
 def choose_rows(rows: Sequence[Row], most: int) -> list[Row | Gap]:
-    """Return at most so many rows in order: those around the first divergence and the worst; gaps for the rest."""
+    """Return the rows around the first divergence and the worst ones, in order, with gaps for the rest."""
     if len(rows) <= most:
         return list(rows)
     wanted = dict.fromkeys((*_rows_around_first(rows, most), *_worst_rows(rows)))
@@ -244,7 +244,7 @@ def choose_rows(rows: Sequence[Row], most: int) -> list[Row | Gap]:
 
 
 def _rows_around_first(rows: Sequence[Row], most: int) -> Iterator[int]:
-    """Yield the rows about the first divergence, the nearest first; of a composite also where it starts inside."""
+    """Yield the rows around the first divergence, nearest first; for a composite also where it starts inside."""
     first = next((index for index, row in enumerate(rows) if row.first), None)
     if first is None:
         return

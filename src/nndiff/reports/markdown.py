@@ -49,7 +49,7 @@ class MarkdownReport:
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
         if options.quiet:
-            return f"{_format_headline(comparison)}\n"
+            return f"{format_headline(comparison)}\n"
         sections = RECORDING_SECTIONS if wording.shows_layers(comparison) else SECTIONS
         blocks = ["\n".join(section(comparison, options)).strip("\n") for section in sections]
         return "\n\n".join(block for block in blocks if block) + "\n"
@@ -64,7 +64,7 @@ def format_code(text: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Return text in which every character that could mean something is an HTML entity."""
+    """Return text with every special character as an HTML entity."""
     return _NOT_PLAIN.sub(lambda match: f"&#{ord(match[0])};", printable(text))
 
 
@@ -74,7 +74,7 @@ def cut_middle(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
 
 
-def _format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a table without its empty columns; a title that ends in a colon is aligned right."""
     columns = [index for index in range(len(titles)) if any(row[index] for row in rows)]
     if not columns:
@@ -89,7 +89,8 @@ def _format_cells(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _format_hidden(number: int) -> Iterator[str]:
+def format_hidden(number: int) -> Iterator[str]:
+    """Yield the line that says how many rows were left out."""
     if number > 0:
         yield from ("", f"and {number:,} more")
 
@@ -103,12 +104,13 @@ def _format_title(text: str, comparison: Comparison, view: RecordingView) -> Ite
 # -- verdict, first divergence, findings ------------------------------------------------------------------------------
 
 
-def _format_headline(comparison: Comparison) -> str:
+def format_headline(comparison: Comparison) -> str:
+    """Return the headline, bold."""
     return f"**{wording.OUTCOME_SIGNS[comparison.outcome]} nndiff: {escape_text(summary.headline(comparison))}**"
 
 
 def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    yield _format_headline(comparison)
+    yield format_headline(comparison)
     for divergence in wording.describe_divergences(comparison):
         yield ""
         what = f": {escape_text(cut_middle(divergence.what))}" if divergence.what else ""
@@ -121,13 +123,14 @@ def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[s
 
 
 def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    lines = [_format_finding(finding, len(comparison.candidates) > 1) for finding in comparison.findings]
+    lines = [format_finding(finding, len(comparison.candidates) > 1) for finding in comparison.findings]
     lines += [f"- **extra outputs**: {escape_text(sentence)}" for sentence in wording.list_extra_outputs(comparison)]
     if lines:
         yield from ("**Findings**", "", *lines)
 
 
-def _format_finding(finding: Finding, several: bool) -> str:
+def format_finding(finding: Finding, several: bool) -> str:
+    """Return a finding as an item of a list."""
     cause = printable(finding.cause)
     certainty = wording.describe_finding(finding).removeprefix(cause)
     text = f"- **{escape_text(cause)}**{escape_text(certainty)}"
@@ -183,7 +186,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator
                 "none" if needed is None else round_up(needed),
             ]
         )
-    yield from _format_table(("verdict", "candidate", "differ:", "left over:", "passes at:"), rows)
+    yield from format_table(("verdict", "candidate", "differ:", "left over:", "passes at:"), rows)
 
 
 # -- the tensors of files ---------------------------------------------------------------------------------------------
@@ -209,8 +212,8 @@ def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]
                 escape_text(wording.describe_remark(pair)),
             ]
         )
-    yield from _format_table([*titles, "remark"], rows)
-    yield from _format_hidden(hidden)
+    yield from format_table([*titles, "remark"], rows)
+    yield from format_hidden(hidden)
 
 
 def _format_share(pair: Pair) -> str:
@@ -223,10 +226,11 @@ def _show_groups(comparison: Comparison, options: ReportOptions) -> Iterator[str
         totals = comparison.totals_of_group(name)
         rate = wording.format_match_rate(totals)
         rows.append([format_code(name), format_code(pattern), f"{totals.pairs:,}", f"{totals.matched:,}", rate])
-    yield from _format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
+    yield from format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
 
 
-def _show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+def show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    """Yield the tensors that only one side has."""
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if not leftovers:
@@ -276,8 +280,8 @@ def _show_model(comparison: Comparison, options: ReportOptions) -> Iterator[str]
         if shown:
             yield from _format_title("Inputs and outputs", comparison, view)
             rows = [_tensor_row(pair, escape_text(cut_middle(wording.label_model_pair(pair)))) for pair in shown]
-            yield from _format_table(("verdict", "model", *_TENSOR_TITLES), rows)
-            yield from _format_hidden(len(view.model) - len(shown))
+            yield from format_table(("verdict", "model", *_TENSOR_TITLES), rows)
+            yield from format_hidden(len(view.model) - len(shown))
 
 
 def _show_layers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -292,7 +296,7 @@ def _show_layers(comparison: Comparison, options: ReportOptions) -> Iterator[str
         titles = ("layer", "forward", "max abs:", "backward", "max abs:", "shape", "matched by", "remark")
         has_gradients = any(row.backward for row in view.rows)
         yield ""
-        yield from _format_table(titles, [_layer_row(row, has_gradients) for row in shown])
+        yield from format_table(titles, [_layer_row(row, has_gradients) for row in shown])
 
 
 def _layer_row(row: Row | Gap, has_gradients: bool) -> list[str]:
@@ -324,7 +328,7 @@ def _gap_cells(side: GapSide | None) -> tuple[str, str]:
 
 
 def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    """Yield the gradients of the parameters, those that do not match first."""
+    """Yield the parameter gradients, mismatches first."""
     for view in view_recordings(comparison):
         unequal = rank_gradients(view)
         if not options.verbose:
@@ -348,10 +352,10 @@ def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[
                     escape_text(wording.describe_remark(pair)),
                 ]
             )
-        yield from _format_table(titles, rows)
+        yield from format_table(titles, rows)
         yield ""
         yield f"The scale: the largest of all gradients is {format_number(view.counts.gradient_scale)}."
-        yield from _format_hidden(len(unequal) - len(shown))
+        yield from format_hidden(len(unequal) - len(shown))
 
 
 def _show_other_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -363,8 +367,8 @@ def _show_other_pairs(comparison: Comparison, options: ReportOptions) -> Iterato
         if shown:
             yield from _format_title("Other tensors", comparison, view)
             rows = [_tensor_row(pair, format_code(pair.name)) for pair in shown]
-            yield from _format_table(("verdict", "tensor", *_TENSOR_TITLES), rows)
-            yield from _format_hidden(len(pairs) - len(shown))
+            yield from format_table(("verdict", "tensor", *_TENSOR_TITLES), rows)
+            yield from format_hidden(len(pairs) - len(shown))
 
 
 def _show_details(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -391,7 +395,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_candidates,
     _show_pairs,
     _show_groups,
-    _show_leftovers,
+    show_leftovers,
 )
 RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_headline,
@@ -405,5 +409,5 @@ RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_other_pairs,
     _show_details,
     _show_groups,
-    _show_leftovers,
+    show_leftovers,
 )

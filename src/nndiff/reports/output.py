@@ -10,15 +10,20 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nndiff.errors import ReportError, UsageError
 
 PLAIN_WIDTH = 100  # columns where there is no terminal: files, pipes, logs
 NARROWEST = 20
 
+# A document, a picture, or a document in parts that need not fit into memory together.
+Content: TypeAlias = "str | bytes | Iterable[str]"
+
 # What stands in for our own signs where the terminal cannot show them: one column each, so tables stay straight.
 _ASCII_SIGNS = str.maketrans(
     {"✓": "+", "✗": "x", "≈": "~", "…": "~", "×": "x", "→": ">", "─": "-", "–": "-", "▶": ">", "⋮": ":"}
+    | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))
 )
 
 
@@ -71,7 +76,7 @@ class Output:
     """Hold a finished document and where it goes."""
 
     sink: Sink
-    text: str
+    content: Content
     for_people: bool = False  # takes the terminal's encoding; every other format is UTF-8 wherever it goes
 
 
@@ -81,12 +86,12 @@ def write_outputs(outputs: Sequence[Output]) -> None:
         staged_files = []
         for output in outputs:
             if output.sink.path is not None:
-                staged_files.append(stack.enter_context(_stage_file(output.sink.path, output.text)))
+                staged_files.append(stack.enter_context(_stage_file(output.sink.path, output.content)))
         for staged in staged_files:
             staged.commit()
     for output in outputs:
-        if output.sink.path is None:
-            print_text(output.text, output.for_people)
+        if output.sink.path is None and isinstance(output.content, str):
+            print_text(output.content, output.for_people)
 
 
 @dataclass
@@ -96,31 +101,31 @@ class _StagedFile:
     path: str  # as the user spelled it, for messages
     target: str
     temporary: str | None
-    text: str
+    content: Content
 
     def commit(self) -> None:
-        with _explain_trouble(self.path):
+        with explain_trouble(self.path):
             if self.temporary is not None:
                 os.replace(self.temporary, self.target)
                 self.temporary = None
             else:
                 with open(self.target, "wb") as file:
-                    file.write(_encode_utf8(self.text))
+                    file.writelines(_encode_content(self.content))
 
 
 @contextlib.contextmanager
-def _stage_file(path: str, text: str) -> Iterator[_StagedFile]:
-    with _explain_trouble(path):
+def _stage_file(path: str, content: Content) -> Iterator[_StagedFile]:
+    with explain_trouble(path):
         mode = _check_target(path)
         # a device or pipe cannot be replaced by a file: it is written straight
         special = mode is not None and (not stat.S_ISREG(mode) or path.startswith(("/dev/", "/proc/")))
         target = path if special else os.path.realpath(path)
         beside = os.path.join(os.path.dirname(target), f".nndiff-{os.urandom(8).hex()}.tmp")
-        staged = _StagedFile(path, target, None if special else beside, text)
+        staged = _StagedFile(path, target, None if special else beside, content)
     try:
         if staged.temporary is not None:
-            with _explain_trouble(path):
-                _fill_temporary(staged.temporary, text, mode)
+            with explain_trouble(path):
+                _fill_temporary(staged.temporary, content, mode)
         yield staged
     finally:
         if staged.temporary is not None:
@@ -144,11 +149,11 @@ def _check_target(path: str) -> int | None:
     return mode
 
 
-def _fill_temporary(temporary: str, text: str, mode: int | None) -> None:
+def _fill_temporary(temporary: str, content: Content, mode: int | None) -> None:
     # os.open and not mkstemp: a new file gets the permissions the umask gives, not 0600
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     with open(descriptor, "wb") as file:
-        file.write(_encode_utf8(text))
+        file.writelines(_encode_content(content))
         file.flush()
         os.fsync(file.fileno())
     if mode is not None:
@@ -156,7 +161,8 @@ def _fill_temporary(temporary: str, text: str, mode: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _explain_trouble(path: str) -> Iterator[None]:
+def explain_trouble(path: str) -> Iterator[None]:
+    """Turn an error of the operating system into one sentence about this path."""
     try:
         yield
     except OSError as error:
@@ -186,7 +192,7 @@ def print_text(text: str, for_people: bool = True) -> None:
 
 
 def silence_stdout() -> None:
-    """Let what is still buffered go nowhere, or the interpreter would complain at its end."""
+    """Discard what is still buffered; the interpreter would fail to flush it on exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -198,6 +204,15 @@ def _encode_text(text: str, encoding: str) -> bytes:
         return text.encode(encoding)
     except UnicodeEncodeError:
         return text.translate(_ASCII_SIGNS).encode(encoding, "backslashreplace")
+
+
+def _encode_content(content: Content) -> Iterator[bytes]:
+    """Yield the bytes of a file, part by part."""
+    if isinstance(content, bytes):
+        yield content
+        return
+    for text in [content] if isinstance(content, str) else content:
+        yield _encode_utf8(text)
 
 
 def _encode_utf8(text: str) -> bytes:

@@ -43,7 +43,7 @@ class Scale:
 
 
 def draw_plot(rows: Sequence[Row], atol: float) -> Iterator[str]:
-    """Yield the plot; one with no difference at all says nothing and is left out."""
+    """Yield the plot; nothing if there is no difference to show."""
     sizes = [_measure(pair) for row in rows for pair in row.pairs]
     finite = [size for size in sizes if 0 < size < math.inf]
     if not finite or len(rows) < 2:

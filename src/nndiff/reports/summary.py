@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from nndiff.reports.figures import format_name, format_number, format_percent
 from nndiff.reports.layers import RecordingView, view_recordings
+from nndiff.reports.modes_text import describe_modes
+from nndiff.reports.run_wording import describe_runs
 from nndiff.reports.wording import OUTCOME_SIGNS, name_extra_outputs, shows_layers
 from nndiff.result import (
     CANDIDATE,
@@ -15,6 +17,7 @@ from nndiff.result import (
     Comparison,
     LeftoverReason,
     NoteSlug,
+    Pair,
     PartingReason,
     Totals,
     count_verdicts,
@@ -59,12 +62,18 @@ def verdict_line(comparison: Comparison) -> tuple[str, str]:
 
 def headline(comparison: Comparison) -> str:
     """Return the one line that a person reads first."""
-    if comparison.outcome is Outcome.NOTHING:
+    if comparison.kind == "run":
+        return describe_runs(comparison)
+    if comparison.modes is not None:
+        story = describe_modes(comparison)
+    elif comparison.outcome is Outcome.NOTHING:
         story = explain_nothing_compared(comparison)
     elif shows_layers(comparison):
         story = _describe_recordings(comparison)
     else:
         story = _describe_tensors(comparison)
+    if any(note.slug is NoteSlug.COMPARE_AGAIN for note in comparison.notes):
+        story += "; not decided by the saved numbers, so compare again"
     return f"{comparison.verdict}: {story}"
 
 
@@ -112,7 +121,7 @@ def _list_differences(totals: Totals, unit: str) -> list[str]:
 
 
 def _describe_recordings(comparison: Comparison) -> str:
-    """Say the outside and the inside apart: `outputs agree; 4 of 96 layers differ inside`."""
+    """Describe outputs and layers separately: `outputs agree; 4 of 96 layers differ inside`."""
     views = view_recordings(comparison)
     if len(views) == 1:
         return _describe_recording(comparison, views[0])
@@ -120,7 +129,7 @@ def _describe_recordings(comparison: Comparison) -> str:
     if failed:
         return f"{failed} of {len(views)} candidates differ"
     how = "are identical to" if comparison.outcome is Outcome.IDENTICAL else "agree with"
-    return f"all {len(views)} candidates {how} the reference"
+    return f"{_say_all(len(views), 'candidate', how, how)} the reference"
 
 
 def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
@@ -129,9 +138,8 @@ def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
     failing_inputs = sum(not pair.verdict.passed for pair in inputs)
     if failing_inputs:
         parts.append(_say_share_differs(failing_inputs, len(inputs), "model input"))
-    failing_outputs = sum(not pair.verdict.passed for pair in view.outputs)
-    if failing_outputs:
-        parts.append(_say_share_differs(failing_outputs, len(view.outputs), "output"))
+    if not all(pair.verdict.passed for pair in view.outputs):
+        parts.append(_say_outputs_differ(view.outputs, "output"))
     elif view.outputs:
         exact = all(pair.verdict is Verdict.IDENTICAL for pair in view.outputs)
         parts.append("outputs are identical" if exact else "outputs agree")
@@ -140,8 +148,14 @@ def _describe_recording(comparison: Comparison, view: RecordingView) -> str:
     layers = view.counts.rate("forward")
     differing = layers.total - layers.matched - layers.unreached if layers else 0
     if layers and differing:
-        verb = "differs" if differing == 1 else "differ"
-        parts.append(f"{differing:,} of {plural(layers.total, 'layer')} {verb} inside")
+        inside = [pair for pair in view.pairs if pair.is_inside and pair.slot is Slot.OUTPUT and pair.decides]
+        uncompared = sum(pair.verdict is Verdict.NOT_COMPARED for pair in inside)
+        verb = "differs" if differing - uncompared == 1 else "differ"
+        if uncompared >= differing:
+            parts.append(f"{differing:,} of {plural(layers.total, 'layer')} not compared inside")
+        else:
+            also = f", {uncompared:,} not compared" if uncompared else ""
+            parts.append(f"{differing - uncompared:,} of {plural(layers.total, 'layer')} {verb} inside{also}")
     elif layers and layers.total > layers.unreached:
         reached = layers.total - layers.unreached
         parts.append(f"{_say_all(reached, 'layer', 'agrees', 'agree')} inside")
@@ -192,6 +206,18 @@ def _say_all(number: int, unit: str, verb: str, verbs: str) -> str:
     if number == 1:
         return f"the only {unit} {verb}"
     return f"both {unit}s {verbs}" if number == 2 else f"all {number:,} {unit}s {verbs}"
+
+
+def _say_outputs_differ(outputs: Sequence[Pair], unit: str) -> str:
+    """Say how many outputs differ; those of which too little was recorded were not compared."""
+    failing = [pair for pair in outputs if not pair.verdict.passed]
+    compared = [pair for pair in failing if pair.verdict is not Verdict.NOT_COMPARED]
+    if compared:
+        also = f", {len(failing) - len(compared):,} not compared" if len(compared) < len(failing) else ""
+        return _say_share_differs(len(compared), len(outputs), unit) + also
+    if len(outputs) == 1:
+        return f"the {unit} was not compared"
+    return f"{len(failing):,} of {len(outputs):,} {unit}s {'was' if len(failing) == 1 else 'were'} not compared"
 
 
 def _say_share_differs(differing: int, total: int, unit: str) -> str:
@@ -257,6 +283,9 @@ def _list_ways_out(comparison: Comparison) -> Iterator[str]:
         return
     if comparison.outcome is not Outcome.NOTHING:
         return
+    if comparison.kind == "run":
+        yield "steps are matched by epoch and batch, or else by their number: record both runs at the same steps"
+        return
     totals = comparison.totals
     kinds = {side.kind for side in (comparison.reference, *comparison.candidates)}
     if totals.pairs:
@@ -289,6 +318,7 @@ def describe_passing(comparison: Comparison) -> str:
         (totals.shape, "of different shapes"),
         (totals.not_finite, "not finite"),
         (totals.not_compared, "not compared"),
+        (sum(pair.differs_only_in_dtype for pair in counting), "of different dtypes"),
         (len(alone) - totals.unreached, "without a partner"),
         (totals.unreached, "never reached"),
     ]
@@ -303,7 +333,7 @@ def describe_passing(comparison: Comparison) -> str:
 
 
 def count_layers(view: RecordingView) -> str:
-    """Return how many layers both sides have, and each alone."""
+    """Return how many layers the sides have in common, and how many each has alone."""
     parts = [f"{view.counts.common_layers:,} common"]
     parts += [f"{view.counts.layers_only_in[side]:,} only in the {side}" for side in SIDES]
     return ", ".join(parts)
@@ -344,14 +374,13 @@ def describe_outputs(view: RecordingView) -> str:
         if len(view.outputs) == 1:
             return f"the final output agrees{difference}"
         return f"{_say_all(len(view.outputs), 'final output', 'agrees', 'agree')}{difference}"
-    failing = sum(not pair.verdict.passed for pair in view.outputs)
-    if not failing:
+    if all(pair.verdict.passed for pair in view.outputs):
         return "a final output has no partner"
-    return f"{_say_share_differs(failing, len(view.outputs), 'final output')}{difference}"
+    return f"{_say_outputs_differ(view.outputs, 'final output')}{difference}"
 
 
 def describe_cut_off(view: RecordingView) -> str:
-    """Return how much of one side the other never came to."""
+    """Return how many tensors of each side the other, which was cut off, never reached."""
     parts = []
     for side in SIDES:
         number = sum(leftover.side == side for leftover in view.unreached)
@@ -362,7 +391,7 @@ def describe_cut_off(view: RecordingView) -> str:
 
 
 def close_summary(comparison: Comparison, view: RecordingView) -> tuple[bool, str]:
-    """Return whether all is well with a candidate, and the last line to say about it."""
+    """Return whether a candidate passed, and the last line about it."""
     outcome = comparison.outcome_of(view.candidate.label)
     if outcome is Outcome.IDENTICAL:
         return True, "identical"
@@ -405,7 +434,7 @@ def list_notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _note_faint_tensors(comparison: Comparison) -> Iterator[str]:
-    """Name what passes only because it is small: no value of it could be told from zero."""
+    """Name tensors that pass only because all their values are smaller than atol."""
     names = []
     for pair in comparison.pairs:
         metrics = pair.metrics

@@ -34,9 +34,12 @@ class Cell:
     style: str = ""
 
 
+UNKNOWN = Cell("")  # in a row that stands for several others
+
+
 @dataclass(frozen=True)
 class Layout:
-    """Say which columns stand in the row, how wide, and which stand below it."""
+    """Hold the columns that stand in the row, their widths, and those that stand below it."""
 
     widths: dict[int, int]
     brief: frozenset[int] = frozenset()
@@ -54,7 +57,7 @@ def shorten(text: str, width: int, head: float = 0.5) -> str:
 
 
 def shorten_all(texts: Sequence[str], width: int) -> list[str]:
-    """Return texts that fit, cut where most of them stay apart: in the middle if that does, or nearer an end."""
+    """Return texts cut to fit, at the place that keeps most of them distinct: in the middle, or nearer an end."""
     if all(cell_len(text) <= width for text in texts):
         return list(texts)
     attempts = ([shorten(text, width, head) for text in texts] for head in (0.5, 0.67, 0.33, 0.8, 0.2, 0.0))
@@ -105,14 +108,28 @@ def format_table(
             texts[index] = [_take_cells(text, column_width) for text in column_texts]
         else:
             texts[index] = shorten_all(column_texts, column_width)
+    shared = [cell for index in layout.below if (cell := find_shared_cell(rows, index))]
     for number, row in enumerate(rows):
         cells = list(row)
         for index, column_texts in texts.items():
             cells[index] = Cell(column_texts[number], row[index].style)
         yield _format_line(columns, cells, layout.widths, indent)
         for index in layout.below:
-            for line in fold(row[index].text, width - indent - 4):
-                yield Text(" " * (indent + 4), no_wrap=True).append(line, style=row[index].style or None)
+            if row[index] not in shared:
+                yield from _format_below(row[index], width, indent)
+    for cell in shared:
+        yield from _format_below(Cell(f"every row: {cell.text}", cell.style), width, indent)
+
+
+def find_shared_cell(rows: Sequence[Sequence[Cell]], index: int) -> Cell | None:
+    """Return the cell that stands in every row of a column; None if there is none, or only one row."""
+    cells = [row[index] for row in rows if row[index] is not UNKNOWN]
+    return cells[0] if len(cells) > 1 and cells[0].text and len(set(cells)) == 1 else None
+
+
+def _format_below(cell: Cell, width: int, indent: int) -> Iterator[Text]:
+    for line in fold(cell.text, width - indent - 4):
+        yield Text(" " * (indent + 4), no_wrap=True).append(line, style=cell.style or None)
 
 
 def fit_columns(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Layout:
@@ -150,7 +167,7 @@ def _sum_widths(widths: dict[int, int]) -> int:
 def _spread_room(
     columns: Sequence[Column], least: dict[int, int], natural: dict[int, int], width: int
 ) -> dict[int, int]:
-    """Give the spare room to the columns that shrink, the most important first; take where even that is too much."""
+    """Give spare width to columns that can shrink, the most important first; shrink further if there is too little."""
     spare = width - _sum_widths(least)
     for index in sorted(least, key=lambda index: -columns[index].keep):
         if columns[index].least is None:

@@ -23,6 +23,10 @@ class TerminalReport:
 
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document; quiet is one line, however narrow the terminal is."""
+        if not options.quiet and comparison.modes is not None:
+            from nndiff.reports.modes_terminal import render_modes
+
+            return render_modes(comparison, options)
         if not options.quiet:
             from nndiff.reports.terminal_sections import render_sections
 

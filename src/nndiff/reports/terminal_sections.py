@@ -35,7 +35,7 @@ from nndiff.reports.layers import (
     rank_gradients,
     view_recordings,
 )
-from nndiff.reports.tables import ALWAYS, Cell, Column, format_table, shorten
+from nndiff.reports.tables import ALWAYS, UNKNOWN, Cell, Column, format_table, shorten
 from nndiff.result import SIDES, Comparison, Finding, Leftover, Pair, Side
 from nndiff.result_json import is_guess
 from nndiff.text import first_few, printable
@@ -43,10 +43,10 @@ from nndiff.tolerance import round_up
 from nndiff.verdict import Outcome, Verdict
 
 NARROWEST = 40
-_LABEL_WIDTH = 11  # "  tolerance" and its kind stand in one column
-_FIRST_MARK = "▶"
+LABEL_WIDTH = 11  # "  tolerance" and its kind stand in one column
+FIRST_MARK = "▶"
 _SIGN_NOTES = {Verdict.SHAPE: " shape", Verdict.NOT_FINITE: " NaN/inf"}  # where a sign alone says too little
-_STYLES = {
+STYLES = {
     Verdict.IDENTICAL: "green",
     Verdict.CLOSE: "cyan",
     Verdict.DIFFERENT: "red",
@@ -54,7 +54,7 @@ _STYLES = {
     Verdict.NOT_FINITE: "magenta",
     Verdict.NOT_COMPARED: "yellow",
 }
-_OUTCOME_STYLES = {
+OUTCOME_STYLES = {
     Outcome.IDENTICAL: "green",
     Outcome.CLOSE: "cyan",
     Outcome.DIFFERENT: "red",
@@ -79,7 +79,7 @@ def render_sections(comparison: Comparison, options: ReportOptions) -> str:
 
 
 def make_console(width: int, color: bool) -> Console:
-    """Return a console that prints into memory and takes text for text."""
+    """Return a console that prints into memory, without markup."""
     # an environment of its own: whether colour is wanted was decided where the report goes
     return Console(
         file=io.StringIO(),
@@ -96,12 +96,12 @@ def make_console(width: int, color: bool) -> Console:
 
 
 def get_printed(console: Console) -> str:
-    """Return what was printed to such a console, without blanks at the ends of lines."""
+    """Return what was printed to the console, without trailing blanks."""
     text = console.file.getvalue()  # type: ignore[attr-defined]  # it is our StringIO
     return "".join(line.rstrip() + "\n" for line in text.split("\n")[:-1])
 
 
-def _format_entry(label: str, text: str | Text, indent: int = 2, label_width: int = _LABEL_WIDTH) -> RenderableType:
+def format_entry(label: str, text: str | Text, indent: int = 2, label_width: int = LABEL_WIDTH) -> RenderableType:
     """Return a labelled line that wraps under itself."""
     table = Table.grid(padding=0)
     table.add_column(width=label_width + indent, no_wrap=True)
@@ -110,18 +110,18 @@ def _format_entry(label: str, text: str | Text, indent: int = 2, label_width: in
     return table
 
 
-def _format_hidden(number: int, indent: int = 2) -> Text:
+def format_hidden(number: int, indent: int = 2) -> Text:
     """Return the line that says how many rows were left out."""
     return Text(f"{' ' * indent}{number:,} more: use --top or --verbose", "dim")
 
 
-def _name_width(width: int) -> int:
-    """Return what a name must have before other columns may stay."""
+def name_width(width: int) -> int:
+    """Return the least width of the name column; other columns are dropped first."""
     return max(12, 3 * width // 10)
 
 
 def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
-    """Return the addition to a title that says which candidate, where there are several."""
+    """Return the label of the candidate for a title, if there are several."""
     return f", {printable(view.candidate.label, 60)}" if len(comparison.candidates) > 1 else ""
 
 
@@ -130,33 +130,34 @@ def _name_candidate(comparison: Comparison, view: RecordingView) -> str:
 
 def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     verdict, status = summary.verdict_line(comparison)
-    style = f"bold {_OUTCOME_STYLES[comparison.outcome]}"
+    style = f"bold {OUTCOME_STYLES[comparison.outcome]}"
     yield Text(verdict, style).append(status, "not bold default dim")
     for divergence in wording.describe_divergences(comparison):
         title = Text(shorten(divergence.name, 3 * width), "bold")
         if divergence.what:
             title.append(f"  {shorten(divergence.what, 3 * width)}", "not bold")
-        yield _format_entry(f"{_FIRST_MARK} first at", title)
-        yield _format_entry("why", shorten(divergence.why, 4 * width))
+        yield format_entry(f"{FIRST_MARK} first at", title)
+        yield format_entry("why", shorten(divergence.why, 4 * width))
     for finding in comparison.findings:
-        yield from _show_finding(finding, len(comparison.candidates) > 1, width)
+        yield from show_finding(finding, len(comparison.candidates) > 1, width)
     for sentence in wording.list_extra_outputs(comparison):
-        yield _format_entry("extra", sentence)
+        yield format_entry("extra", sentence)
 
 
-def _show_finding(finding: Finding, several: bool, width: int) -> Iterator[RenderableType]:
+def show_finding(finding: Finding, several: bool, width: int) -> Iterator[RenderableType]:
+    """Yield a finding: cause, evidence, where, repair."""
     title = Text(printable(finding.cause), "bold")
     title.append(wording.describe_finding(finding).removeprefix(printable(finding.cause)), "not bold dim")
     if several and finding.candidate:
         title.append(f" {printable(finding.candidate)}")
     if finding.evidence:
         title.append(f": {printable(finding.evidence)}", "not bold")
-    yield _format_entry("finding", title)
+    yield format_entry("finding", title)
     where = first_few([shorten(printable(name), 3 * width) for name in finding.where])  # names wrap; few are so long
     if where:
-        yield _format_entry("  where", where)
+        yield format_entry("  where", where)
     if finding.repair:
-        yield _format_entry("  repair", printable(finding.repair))
+        yield format_entry("  repair", printable(finding.repair))
 
 
 def _show_place(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
@@ -164,9 +165,9 @@ def _show_place(comparison: Comparison, options: ReportOptions, width: int) -> I
     divergences = wording.describe_divergences(comparison)
     for divergence in divergences:
         if divergence.facts and len(divergences) > 1:
-            yield _format_entry("place", Text(shorten(divergence.name, 3 * width), "bold"))
+            yield format_entry("place", Text(shorten(divergence.name, 3 * width), "bold"))
         for label, text in divergence.facts:
-            yield _format_entry(label, shorten(text, 4 * width))
+            yield format_entry(label, shorten(text, 4 * width))
 
 
 # -- sides and facts --------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def _show_sides(comparison: Comparison, options: ReportOptions, width: int) -> I
     rows = []
     for role, side in sides:
         facts = [Cell(fact, "dim") for fact in wording.describe_side(side, layers)]
-        rows.append([Cell(role.ljust(_LABEL_WIDTH - 2), "dim"), Cell(format_name(wording.name_side(side))), *facts])
+        rows.append([Cell(role.ljust(LABEL_WIDTH - 2), "dim"), Cell(format_name(wording.name_side(side))), *facts])
     yield from format_table(columns, rows, width)
 
 
@@ -195,7 +196,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions, width: int)
         return
     columns = [
         Column("verdict", 9, brief=1),
-        Column("candidate", ALWAYS, least=_name_width(width)),
+        Column("candidate", ALWAYS, least=name_width(width)),
         Column("differ", 8, right=True),
         Column("left over", 3, right=True),
         Column("max abs", 6, right=True),
@@ -210,7 +211,7 @@ def _show_candidates(comparison: Comparison, options: ReportOptions, width: int)
         alone = totals.only_reference + totals.only_candidate
         rows.append(
             [
-                Cell(f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}", _OUTCOME_STYLES[part.outcome]),
+                Cell(f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}", OUTCOME_STYLES[part.outcome]),
                 Cell(format_name(wording.name_side(side))),
                 Cell(f"{totals.pairs - totals.matched:,} of {totals.pairs:,}"),
                 Cell(f"{alone:,}" if alone else ""),
@@ -226,15 +227,15 @@ def _show_candidates(comparison: Comparison, options: ReportOptions, width: int)
 def _show_facts(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     if comparison.pairs:
         label = "tensors" if len(comparison.candidates) == 1 else "pairs"
-        yield _format_entry(label, wording.tally_verdicts(comparison.totals))
-    yield _format_entry("tolerance", wording.describe_tolerance(comparison))
+        yield format_entry(label, wording.tally_verdicts(comparison.totals))
+    yield format_entry("tolerance", wording.describe_tolerance(comparison))
     rules = wording.describe_rules(comparison)
     if rules:
-        yield _format_entry("rules", rules)
+        yield format_entry("rules", rules)
     if comparison.outcome is not Outcome.IDENTICAL and comparison.pairs:
-        yield _format_entry("passes at", summary.describe_passing(comparison))
+        yield format_entry("passes at", summary.describe_passing(comparison))
     for note in summary.list_notes(comparison):
-        yield _format_entry("note", shorten(note, 4 * width))
+        yield format_entry("note", shorten(note, 4 * width))
 
 
 # -- the tensors of files ---------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> I
     several = len(comparison.candidates) > 1
     columns = [
         Column("verdict", 85, brief=1),
-        Column("tensor", ALWAYS, least=_name_width(width)),
+        Column("tensor", ALWAYS, least=name_width(width)),
         Column("slot", 70),
         Column("candidate", 60, least=9),
         Column("max abs", 80, right=True),
@@ -276,15 +277,16 @@ def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> I
     if rows:
         yield from format_table(columns, rows, width)
     if hidden:
-        yield _format_hidden(hidden)
+        yield format_hidden(hidden)
 
 
 def _verdict_cell(pair: Pair) -> Cell:
     guessed = is_guess(pair) and not pair.verdict.passed
-    return Cell(wording.describe_verdict(pair), "dim" if guessed else _STYLES[pair.verdict])
+    return Cell(wording.describe_verdict(pair), "dim" if guessed else STYLES[pair.verdict])
 
 
-def _show_leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+def show_leftovers(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield the tensors that only one side has."""
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if leftovers:
@@ -317,7 +319,7 @@ def _list_leftovers(
     if rows:
         yield from format_table(columns, rows, width, indent=4)
     if len(shown) < len(leftovers):
-        yield _format_hidden(len(leftovers) - len(shown), indent=4)
+        yield format_hidden(len(leftovers) - len(shown), indent=4)
 
 
 def _show_groups(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
@@ -361,13 +363,13 @@ def _show_model(comparison: Comparison, options: ReportOptions, width: int) -> I
         if rows:
             yield from format_table(columns, rows, width)
         if len(shown) < len(view.model):
-            yield _format_hidden(len(view.model) - len(shown))
+            yield format_hidden(len(view.model) - len(shown))
 
 
 def _tensor_columns(title: str, width: int) -> list[Column]:
     return [
         Column("verdict", 85, brief=1),
-        Column(title, ALWAYS, least=_name_width(width)),
+        Column(title, ALWAYS, least=name_width(width)),
         Column("max abs", 80, right=True),
         Column("out", 60, right=True),
         Column("rel l2", 50, right=True),
@@ -393,13 +395,13 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
     for view in view_recordings(comparison):
         if not view.rows:
             continue
-        yield _format_entry("layers", summary.count_layers(view) + _name_candidate(comparison, view))
+        yield format_entry("layers", summary.count_layers(view) + _name_candidate(comparison, view))
         if not options.verbose and all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows):
             continue
         shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
         columns = [
             Column("", ALWAYS),
-            Column("layer", ALWAYS, least=_name_width(width)),
+            Column("layer", ALWAYS, least=name_width(width)),
             Column("forward", 90, brief=1),
             Column("max abs", 70, right=True),
             Column("backward", 80, brief=1),
@@ -415,19 +417,19 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
             yield Text("  more layers: use --top or --verbose", "dim")
         guesses = wording.describe_guesses(view)
         if guesses:
-            yield _format_entry(f"{wording.GUESS_SIGN} guess", Text(f"{guesses} (evidence, not a failure)", "dim"))
+            yield format_entry(f"{wording.GUESS_SIGN} guess", Text(f"{guesses} (evidence, not a failure)", "dim"))
 
 
 def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cell]:
     if isinstance(row, Gap):
         sides = [*_gap_cells(row.forward), *_gap_cells(row.backward)]
-        return [Cell(""), Cell(row.text, "dim"), *sides, Cell(""), Cell(""), Cell("")]
-    # what differs after the first divergence inherits, as far as anybody knows
+        return [Cell(""), Cell(row.text, "dim"), *sides, UNKNOWN, UNKNOWN, UNKNOWN]
+    # differences after the first divergence are probably inherited
     style = "bold" if row.first else "dim" if has_first and not row.passed else ""
     bright = row.first or not has_first
     relations = dict.fromkeys(wording.describe_relation(pair) for pair in row.pairs)
     return [
-        Cell(_FIRST_MARK if row.first else "", "bold red"),
+        Cell(FIRST_MARK if row.first else "", "bold red"),
         Cell(format_name(row.label), style),
         _sign_cell(row.forward, bright, True),
         Cell(_format_max_abs(row.forward), style),
@@ -457,12 +459,12 @@ def _sign_cell(pair: Pair | None, bright: bool, recorded: bool) -> Cell:
         return Cell("–" if recorded else "", "dim")
     guessed = is_guess(pair) and not pair.verdict.passed
     note = " guess" if guessed else _SIGN_NOTES.get(pair.verdict, "")
-    style = "dim" if guessed else _STYLES[pair.verdict] + ("" if bright or pair.verdict.passed else " dim")
+    style = "dim" if guessed else STYLES[pair.verdict] + ("" if bright or pair.verdict.passed else " dim")
     return Cell(wording.sign_of(pair) + note, style)
 
 
 def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    """Yield the gradients of the parameters, those that do not match first."""
+    """Yield the parameter gradients, mismatches first."""
     for view in view_recordings(comparison):
         unequal = rank_gradients(view)
         if not options.verbose:
@@ -470,7 +472,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
         shown = unequal if options.verbose else unequal[: options.top]
         columns = [
             Column("verdict", 85, brief=1),
-            Column(f"gradient of{_name_candidate(comparison, view)}", ALWAYS, least=_name_width(width)),
+            Column(f"gradient of{_name_candidate(comparison, view)}", ALWAYS, least=name_width(width)),
             Column("max abs", 80, right=True),
             Column("rel to scale", 70, right=True),
             Column("out", 60, right=True),
@@ -495,13 +497,13 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
         if rows:
             yield from format_table(columns, rows, width)
             scale = f"the largest of all gradients is {format_number(view.counts.gradient_scale)}"
-            yield _format_entry("scale", Text(scale, "dim"))
+            yield format_entry("scale", Text(scale, "dim"))
         if len(shown) < len(unequal):
-            yield _format_hidden(len(unequal) - len(shown))
+            yield format_hidden(len(unequal) - len(shown))
 
 
 def _show_other_pairs(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    """Yield what else was recorded and is not the same: inputs of modules, parameters, buffers."""
+    """Yield other recorded tensors that differ: module inputs, parameters, buffers."""
     for view in view_recordings(comparison):
         pairs = wording.rank_pairs(view.other_pairs)
         if not options.verbose:
@@ -512,7 +514,7 @@ def _show_other_pairs(comparison: Comparison, options: ReportOptions, width: int
         if rows:
             yield from format_table(columns, rows, width)
         if len(shown) < len(pairs):
-            yield _format_hidden(len(pairs) - len(shown))
+            yield format_hidden(len(pairs) - len(shown))
 
 
 def _show_details(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
@@ -523,29 +525,29 @@ def _show_details(comparison: Comparison, options: ReportOptions, width: int) ->
             title = f"  mismatched layers in detail{_name_candidate(comparison, view)}"
             yield Text(title, "bold", no_wrap=True, overflow="ellipsis")
         for pair in shown:
-            mark = f"{_FIRST_MARK} " if view.is_first(pair) else ""
+            mark = f"{FIRST_MARK} " if view.is_first(pair) else ""
             title = shorten(f"{mark}{wording.title_details(pair)}", width - 4)
-            yield Text(f"    {title}", _STYLES[pair.verdict], no_wrap=True)
+            yield Text(f"    {title}", STYLES[pair.verdict], no_wrap=True)
             for label, text in wording.describe_numbers(pair, view):
-                yield _format_entry(label, text, 6)
+                yield format_entry(label, text, 6)
         if shown and hidden:
             yield Text(f"    {hidden}", "dim")
 
 
 def _show_summary(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
-    """Yield the match rates and, as the last line, where things stand."""
+    """Yield the match rates and the verdict as the last line."""
     for view in view_recordings(comparison):
         if len(comparison.candidates) > 1:
-            yield _format_entry("summary", printable(view.candidate.label))
+            yield format_entry("summary", printable(view.candidate.label))
         style = "red" if view.counts.outputs_agree is False else ""
-        yield _format_entry("output", Text(summary.describe_outputs(view), style))
+        yield format_entry("output", Text(summary.describe_outputs(view), style))
         for rate in view.counts.rates:
-            yield _format_entry(summary.label_rate(rate), summary.describe_rate(rate))
+            yield format_entry(summary.label_rate(rate), summary.describe_rate(rate))
         if view.unreached:
-            yield _format_entry("cut off", Text(summary.describe_cut_off(view), "red"))
+            yield format_entry("cut off", Text(summary.describe_cut_off(view), "red"))
         good, text = summary.close_summary(comparison, view)
         closing = Text(shorten(text, 4 * width), "bold green" if good else "bold red")
-        yield _format_entry("✓" if good else "✗", closing, label_width=2)
+        yield format_entry("✓" if good else "✗", closing, label_width=2)
 
 
 # What a report is made of, in order; a section with nothing to say yields nothing.
@@ -556,7 +558,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_candidates,
     _show_facts,
     _show_pairs,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
 )
 RECORDING_SECTIONS: tuple[Section, ...] = (
@@ -570,7 +572,7 @@ RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_gradients,
     _show_other_pairs,
     _show_details,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
     _show_summary,
 )

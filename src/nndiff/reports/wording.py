@@ -67,13 +67,14 @@ _METHODS = {
     "statistics": "similar statistics",
     "call": "call order",
 }
-GUESS_NOTE = "values differ, so probably not the same layer"
+GUESS_NOTE = "values differ, so perhaps not the same layer"
 _REASONS = {
     PartingReason.INPUTS_DIFFER: "the two models were given different inputs",
     PartingReason.OWN_ERROR: "its output is out of tolerance while its inputs agree",
     PartingReason.FIRST_OUT: "this is the first output out of tolerance; its inputs were not recorded",
     PartingReason.BETWEEN_SITES: "this is the first output out of tolerance; the cause lies between recorded layers",
     PartingReason.NOT_KEPT: "its values differ; the recording kept too little to say by how much",
+    PartingReason.DTYPE: "its values agree, its dtype does not",
     PartingReason.LOSS: "the outputs agree, the loss does not",
     PartingReason.GRADIENT: "the outputs agree; this is the first gradient that does not",
     PartingReason.GRADIENT_MISSING: "one side has no gradient here",
@@ -107,6 +108,8 @@ def select_candidate(comparison: Comparison, candidate: Side) -> Comparison:
         leftovers=tuple(comparison.leftovers_of(label)),
         findings=tuple(finding for finding in comparison.findings if finding.candidate in ("", label)),
         first_divergences={label: firsts[label]} if label in firsts else {},
+        run=tuple(facts for facts in comparison.run if facts.candidate == label),
+        modes=comparison.modes.select(label) if comparison.modes else None,
     )
 
 
@@ -205,7 +208,7 @@ def describe_finding(finding: Finding) -> str:
 
 
 def end_sentence(text: str) -> str:
-    """Return text that ends as a sentence does, for what stands in a row with others."""
+    """Return text that ends in a full stop, so that sentences can be joined."""
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -240,7 +243,7 @@ def describe_verdict(pair: Pair) -> str:
 
 
 def name_method(method: Method) -> str:
-    """Return what two tensors were paired by, as people say it."""
+    """Return how two tensors were paired, in words."""
     return _METHODS[method.value]
 
 
@@ -265,7 +268,7 @@ def describe_relation(pair: Pair) -> str:
         return ""
     text = printable(pair.related.relation.text)
     if pair.related.accepted:
-        return f"≈ after {text}"
+        return f"≈ after {text}" if pair.verdict.passed else f"compared after {text}"
     return f"agrees after {text}: --accept {pair.related.relation.kind.value}"
 
 
@@ -278,8 +281,12 @@ def describe_guess(pair: Pair) -> str:
 
 def describe_guesses(view: RecordingView) -> str:
     """Return why the guessed layers that differ are evidence only; empty where there are none."""
-    notes = dict.fromkeys(describe_guess(pair) for row in view.rows for pair in row.pairs)
-    return "; ".join(note for note in notes if note)
+    methods: dict[str, None] = {}
+    for row in view.rows:
+        for pair in row.pairs:
+            if is_guess(pair) and not pair.verdict.passed:
+                methods[name_method(pair.method)] = None
+    return f"paired only by {' or '.join(methods)}; {GUESS_NOTE}" if methods else ""
 
 
 def describe_remark(pair: Pair) -> str:
@@ -366,7 +373,7 @@ def choose_pairs(comparison: Comparison, top: int, verbose: bool) -> tuple[list[
 
 
 def rank_leftovers(leftovers: Iterable[Leftover], side: str) -> list[Leftover]:
-    """Return the leftovers of one side in natural order, those that are only listed last."""
+    """Return the leftovers of one side in natural order, those that are no difference last."""
     of_side = [leftover for leftover in leftovers if leftover.side == side]
     return sorted(of_side, key=lambda leftover: (not leftover.counts, natural_key(leftover.name)))
 
@@ -381,7 +388,7 @@ _LEFTOVER_TITLES = {
 
 
 def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
-    """Return the title of a list of leftovers, saying why those are alone that are no difference."""
+    """Return the title of a list of leftovers, with the reasons why some are no difference."""
     counts = Counter(leftover.reason for leftover in leftovers)
     parts = [f"{counts[reason]:,} {text}" for reason, text in _LEFTOVER_TITLES.items() if counts[reason]]
     if len(leftovers) not in (counts[reason] for reason in _LEFTOVER_TITLES):
@@ -412,19 +419,20 @@ def explain_leftover(leftover: Leftover) -> str:
 
 
 def hint_leftover(leftover: Leftover) -> str:
-    """Return what helps to find the partner; why a tensor is alone stands in the title of the list."""
+    """Return a hint to find the partner; the title of the list says why the tensor has none."""
     return explain_leftover(replace(leftover, reason=LeftoverReason.NO_PARTNER))
 
 
 def name_extra_outputs(extra: Sequence[Leftover]) -> str:
-    """Name the outputs that only one side returns."""
+    """Name the outputs that only one side returns, those of one container together."""
     parts = []
     for side in SIDES:
-        names = []
+        places: Counter[str] = Counter()
         for leftover in extra:
-            if leftover.side == side:
-                path = leftover.site.path if leftover.site else ""
-                names.append(printable(path or leftover.name, 80))
+            if leftover.side == side and leftover.site is not None and leftover.site.slot is Slot.OUTPUT:
+                container = leftover.site.path.partition(".")[0]
+                places[printable(f"output.{container}" if container else "output", 80)] += 1
+        names = [f"{place} ({count:,} tensors)" if count > 1 else place for place, count in places.items()]
         if names:
             parts.append(f"only the {side} returns {first_few(names, 2)}")
     return ", ".join(parts)
@@ -534,7 +542,7 @@ def _describe_pair_tolerance(pair: Pair) -> str:
 
 
 def describe_rules(comparison: Comparison) -> str:
-    """Return what counts as agreement beside the tolerance, where that was changed."""
+    """Return the options that change what counts as agreement."""
     rules = comparison.rules
     parts = [f"--accept {','.join(printable(kind) for kind in sorted(rules.accept))}"] if rules.accept else []
     if rules.judge is not Judge.ALL:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import pickle
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +34,7 @@ _PLAIN_DTYPES = {dtype: name for dtype, name in _DTYPE_NAMES.items() if not dtyp
 _NOT_HYPER_PARAMETERS = ("params", "param_names")
 
 Rows = list[tuple[str, torch.Tensor]]
+Parameters = list[tuple[str, torch.nn.Parameter]]
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,25 @@ class _Family:
     rows: Rows
 
 
-def collect_families(model: torch.nn.Module, optimizer: Any, with_gradients: bool) -> list[_Family]:
+def list_parameters(model: torch.nn.Module) -> Parameters:
+    """Return the parameters of a model by name, tied ones once."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if not is_lazy(parameter)]
+
+
+def collect_families(
+    model: torch.nn.Module, parameters: Parameters, optimizers: Sequence[Any], with_gradients: bool
+) -> list[_Family]:
     """Return weights, buffers, gradients and optimizer state, each tensor once and by the model's name of it."""
-    parameters: Rows = [(name, parameter) for name, parameter in model.named_parameters() if not is_lazy(parameter)]
     buffers: Rows = [(name, buffer) for name, buffer in model.named_buffers() if not is_lazy(buffer)]
     families = [
-        _Family(TensorKind.WEIGHT, "", WEIGHT_BUDGET, parameters),
+        _Family(TensorKind.WEIGHT, "", WEIGHT_BUDGET, list(parameters)),
         _Family(TensorKind.BUFFER, "", BUFFER_BUDGET, buffers),
     ]
     if with_gradients:
         gradients = [(name, parameter.grad) for name, parameter in parameters if parameter.grad is not None]
         families.append(_Family(TensorKind.GRADIENT, "", GRADIENT_BUDGET, gradients))
     states: dict[str, Rows] = {}
-    if optimizer is not None:
+    for optimizer in optimizers:
         for name, parameter in parameters:
             for state, value in _list_state(optimizer.state.get(parameter)):
                 states.setdefault(state, []).append((name, value))
@@ -94,12 +100,13 @@ class StateSampler:
         self._shapes: tuple[Shape, ...] = ()
         self._dtypes: tuple[str, ...] = ()
         self._widths: list[int] = []
+        self.has_parts = False  # a tensor was only in part in this process
         self.unreadable: dict[str, str] = {}  # names of tensors that have no elements here, and why
 
     def sample(self, families: list[_Family]) -> StepTensors:
         """Return what is to be kept of the tensors."""
         arrays: list[RawArray] = []
-        copies: list[RawTensor] = []  # kept alive while they are read
+        sources: list[torch.Tensor | RawTensor] = []  # kept alive while their memory is read
         signature: list[tuple[Any, ...]] = []
         for family in families:
             kind, state = family.kind, family.state
@@ -116,20 +123,21 @@ class StateSampler:
                 ):
                     shape = tuple(tensor.shape)
                     arrays.append(RawArray(tensor.data_ptr(), tensor.numel(), dtype, shape))
+                    sources.append(tensor)
                 else:
                     copy = self._copy_tensor(f"{kind.value} {name}", tensor)
                     if copy is None:
                         continue
-                    copies.append(copy)
                     shape, dtype = copy.shape, copy.dtype.name
                     arrays.append(RawArray(copy.flat.ctypes.data, copy.flat.size, dtype, shape))
+                    sources.append(copy)
                 signature.append((kind, name, state, shape, dtype))
         if signature != self._signature:
             self._plan_rows(signature, families)
         sketched = sketch_tensors(arrays, self._widths, self._seed)
         whole: tuple[TensorRef | None, ...] = ()
         if self._keep == "full":
-            whole = tuple(_view_tensor(key.name, array) for key, array in zip(self._keys, arrays, strict=True))
+            whole = tuple(_view_tensor(key.name, source) for key, source in zip(self._keys, sources, strict=True))
         return StepTensors(
             keys=self._keys,
             shapes=self._shapes,
@@ -145,9 +153,11 @@ class StateSampler:
     def _copy_tensor(self, title: str, tensor: torch.Tensor) -> RawTensor | None:
         """Return the elements of a tensor that is elsewhere or otherwise laid out; None if it has none here."""
         try:
-            if hasattr(tensor, "to_local"):  # of a DTensor this process has a part only
-                tensor = tensor.to_local()
-            if type(tensor) in _PLAIN_CLASSES and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+            if hasattr(tensor, "to_local"):  # a DTensor, of which this process may have a part only
+                whole_count, tensor = tensor.numel(), tensor.to_local()
+                self.has_parts |= tensor.numel() != whole_count
+            is_strided = type(tensor) in _PLAIN_CLASSES and tensor.layout is torch.strided
+            if is_strided and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
                 raise RuntimeError("its storage was freed")
             return raw_tensor(tensor)
         except (RuntimeError, TypeError, NotImplementedError) as error:
@@ -173,8 +183,10 @@ class StateSampler:
                 self._widths[row] = width
 
 
-def _view_tensor(name: str, array: RawArray) -> TensorRef:
-    return TensorRef(name, array.shape, DTYPES[array.dtype], MemoryData(array.view_elements()))
+def _view_tensor(name: str, source: torch.Tensor | RawTensor) -> TensorRef:
+    """Return the elements of a tensor without copying them."""
+    raw = source if isinstance(source, RawTensor) else raw_tensor(source)
+    return TensorRef(name, raw.shape, raw.dtype, MemoryData(raw.flat))
 
 
 def compute_gradient_norm(tensors: StepTensors) -> float | None:
@@ -186,10 +198,15 @@ def compute_gradient_norm(tensors: StepTensors) -> float | None:
     return math.nan if nonfinite.any() else math.sqrt(float(norms @ norms))
 
 
-def read_hyper_parameters(optimizer: Any) -> dict[str, float]:
-    """Return every number in the parameter groups of an optimizer, by name and group: lr/0, betas.0/0."""
+def list_groups(optimizers: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the parameter groups of all optimizers."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def read_hyper_parameters(optimizers: Sequence[Any]) -> dict[str, float]:
+    """Return every number in the parameter groups of optimizers, by name and group: lr/0, betas.0/0."""
     numbers: dict[str, float] = {}
-    for index, group in enumerate(optimizer.param_groups):
+    for index, group in enumerate(list_groups(optimizers)):
         for name, value in group.items():
             if name in _NOT_HYPER_PARAMETERS:
                 continue
@@ -206,7 +223,7 @@ def fingerprint_generators() -> dict[str, str]:
     """Return a digest of the state of every global random generator."""
     states: dict[str, Iterable[Any]] = {
         "torch": [torch.get_rng_state().numpy()],
-        "numpy": [pickle.dumps(np.random.get_state(), protocol=4)],
+        "numpy": _list_numpy_state(),
         "python": [repr(random.getstate()).encode()],
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -220,24 +237,35 @@ def fingerprint_generators() -> dict[str, str]:
     return digests
 
 
-def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer inside a wrapper (accelerate, Lightning)."""
-    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        optimizer = optimizer.optimizer
-    return optimizer
+def _list_numpy_state() -> Iterator[Any]:
+    """Yield the state of NumPy's generator as bytes that every version of NumPy gives."""
+    for path, leaf in flatten(np.random.get_state(legacy=False), is_tensor):
+        yield path.encode()
+        yield np.ascontiguousarray(leaf) if isinstance(leaf, np.ndarray) else repr(leaf).encode()
 
 
-def name_groups(model: torch.nn.Module, optimizer: Any) -> tuple[tuple[tuple[str, ...], ...], int]:
+def list_optimizers(optimizer: Any) -> tuple[Any, ...]:
+    """Return the optimizers that were given as one, several or none, out of their wrappers (accelerate, Lightning)."""
+    optimizers = []
+    for item in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+        while isinstance(getattr(item, "optimizer", None), torch.optim.Optimizer):
+            item = item.optimizer
+        if item is not None:
+            optimizers.append(item)
+    return tuple(optimizers)
+
+
+def name_groups(parameters: Parameters, optimizers: Sequence[Any]) -> tuple[tuple[tuple[str, ...], ...], int]:
     """Return the model's names of the parameters in each group, and how many of them the model does not have."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in parameters}
     groups, unknown = [], 0
-    for group in optimizer.param_groups:
+    for group in list_groups(optimizers):
         known = [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
         unknown += len(group["params"]) - len(known)
         groups.append(tuple(known))
     return tuple(groups), unknown
 
 
-def list_trainable(model: torch.nn.Module) -> frozenset[str]:
-    """Return the parameters that require a gradient."""
-    return frozenset(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+def list_trainable(parameters: Parameters) -> frozenset[str]:
+    """Return the names of the parameters that require a gradient."""
+    return frozenset(name for name, parameter in parameters if parameter.requires_grad)

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.align import Rename
+from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.errors import UsageError
 from nndiff.names import matches_any
 from nndiff.result import (
     CANDIDATE,
@@ -45,8 +47,10 @@ from nndiff.verdict import Outcome, Verdict
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
 
+FILTERS = (ALL, "mlp", "backbone")
 HEAD_WORDS = ("mlp", "fc")  # what `--filter mlp` takes for the head; `backbone` is the rest
 INITIAL_MARK = StepMark(INITIAL)
+_FLOAT32 = DTYPES["float32"]  # what losses are computed in
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,11 @@ class RunRules:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     groups: Mapping[str, str] = field(default_factory=dict)  # {name: pattern}
-    filter: str = ALL  # all, mlp or backbone
+    filter: str = ALL  # one of FILTERS
+
+    def __post_init__(self) -> None:
+        if self.filter not in FILTERS:
+            raise UsageError(f"--filter {self.filter!r} is unknown: known are {', '.join(FILTERS)}")
 
     def counts(self, name: str) -> bool:
         """Return True if `filter` lets a parameter of this name decide."""
@@ -239,13 +247,12 @@ class _Watch:
         if not losses:
             return
         is_equal = all(pair[0] == pair[1] or (math.isnan(pair[0]) and math.isnan(pair[1])) for pair in losses)
-        is_out = not is_equal and not all(self._is_close(*pair) for pair in losses)
-        yield _Reading(Quantity.LOSS, is_equal, is_out)
-
-    def _is_close(self, reference: float, candidate: float) -> bool:
-        if reference == candidate or (math.isnan(reference) and math.isnan(candidate)):
-            return True
-        return abs(candidate - reference) <= self.tolerance.atol + self.tolerance.rtol * abs(reference)
+        is_out = False
+        for name, (reference, candidate) in scalars.items():
+            if is_loss(name) and not (math.isnan(reference) and math.isnan(candidate)):
+                atol, rtol = self.tolerance.for_pair((name,), _FLOAT32, _FLOAT32)
+                is_out = is_out or not abs(candidate - reference) <= atol + rtol * abs(reference)
+        yield _Reading(Quantity.LOSS, is_equal, is_out and not is_equal)
 
     def _read_tensors(self, distances: Distances, layout: _Layout) -> Iterable[_Reading]:
         quantities = (
@@ -265,8 +272,8 @@ class _Watch:
         tensors = self.case.tensors(Where.REFERENCE, place), self.case.tensors(Where.CANDIDATE, place)
         keys = tensors[0].keys, tensors[1].keys
         if self._layout is None or self._layout.keys != keys:
-            self._layout = _lay_out(*tensors, self.case.names, self.rules)
-        distances = measure_distances(*tensors, self._layout.pairs, self.tolerance.atol, self.tolerance.rtol)
+            self._layout = _lay_out(*tensors, self.case.names, self.rules, self.tolerance)
+        distances = measure_distances(*tensors, self._layout.pairs)
         return distances, self._layout
 
     def judge(self, has_leftovers: bool) -> Outcome:
@@ -367,7 +374,13 @@ def _find_row(tensors: StepTensors, key: TensorKey) -> int:
     return MISSING
 
 
-def _lay_out(reference: StepTensors, candidate: StepTensors, names: Mapping[str, str], rules: RunRules) -> _Layout:
+def _find_dtype(tensors: StepTensors, row: int) -> DType:
+    return DTYPES.get(tensors.dtypes[row]) or opaque(tensors.dtypes[row])
+
+
+def _lay_out(
+    reference: StepTensors, candidate: StepTensors, names: Mapping[str, str], rules: RunRules, tolerance: Tolerance
+) -> _Layout:
     """Return which tensors of two steps belong together.
 
     A gradient or a state that only one side has is paired with zeros, unless that side has none of its kind at all.
@@ -382,11 +395,16 @@ def _lay_out(reference: StepTensors, candidate: StepTensors, names: Mapping[str,
         if key.name in partners and key.kind not in _HELD and key.kind in kinds_of_both:
             keys[replace(key, name=partners[key.name])] = None
     state_scales: dict[str, int] = {}
-    labels, scales, rows = [], [], ([], [])  # type: ignore[var-annotated]
+    labels: list[str] = []
+    rows: list[tuple[int, int]] = []
+    limits: list[tuple[float, float]] = []
+    scales: list[int] = []
     for key in keys:
+        row = _find_row(reference, key), _find_row(candidate, replace(key, name=names[key.name]))
+        dtypes = [_find_dtype(side, at) for side, at in zip((reference, candidate), row, strict=True) if at != MISSING]
         labels.append(f"{key.name}.{key.state}" if key.state else key.name)
-        rows[0].append(_find_row(reference, key))
-        rows[1].append(_find_row(candidate, replace(key, name=names[key.name])))
+        rows.append(row)
+        limits.append(tolerance.for_pair((key.name, names[key.name]), dtypes[0], dtypes[-1]))
         is_derived = key.kind in (TensorKind.GRADIENT, TensorKind.STATE)
         scales.append(state_scales.setdefault(key.state, len(state_scales) + 1) if is_derived else 0)
     groups = {ALL: np.ones(len(keys), bool)}
@@ -397,7 +415,14 @@ def _lay_out(reference: StepTensors, candidate: StepTensors, names: Mapping[str,
         groups[group] = np.array([matches_any(key.name, (pattern,)) for key in keys], bool)
     return _Layout(
         (reference.keys, candidate.keys),
-        RowPairs(tuple(labels), np.array(rows[0], np.int64), np.array(rows[1], np.int64), np.array(scales, np.int64)),
+        RowPairs(
+            tuple(labels),
+            np.array([row[0] for row in rows], np.int64),
+            np.array([row[1] for row in rows], np.int64),
+            np.array([atol for atol, _ in limits], np.float64),
+            np.array([rtol for _, rtol in limits], np.float64),
+            np.array(scales, np.int64),
+        ),
         {kind: np.array([key.kind is kind for key in keys], bool) for kind in TensorKind},
         groups,
         counting,

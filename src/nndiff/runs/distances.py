@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from nndiff.stats.sketches import relative_error
 
 L2, MIN, MAX, NONFINITE = 0, 3, 4, 5  # columns of StepTensors.statistics
 
-NOISE_SHARE_OF_KIND = 0.01  # gradients far below the largest of their kind are noise, as in recordings
+NOISE_SHARE_OF_KIND = 0.1  # in float32 every gradient has noise of some 1e-7 of the largest one of its step
 
 MISSING = -1  # the row of a tensor that a step lacks: it counts as zeros
 
@@ -30,6 +30,8 @@ class RowPairs:
     names: tuple[str, ...]
     reference: NDArray[np.int64]
     candidate: NDArray[np.int64]
+    atols: NDArray[np.float64]
+    rtols: NDArray[np.float64]  # 0 for whole numbers
     scales: NDArray[np.int64]  # 0: judged as it is; tensors of another number are judged on the scale of their like
 
 
@@ -74,9 +76,7 @@ class Distances:
         return self.names[int(np.argmax(relative))]
 
 
-def measure_distances(
-    reference: StepTensors, candidate: StepTensors, pairs: RowPairs, atol: float, rtol: float
-) -> Distances:
+def measure_distances(reference: StepTensors, candidate: StepTensors, pairs: RowPairs) -> Distances:
     """Return how far the paired tensors of two steps are apart.
 
     Equal digests are equal tensors. Whole tensors are measured by the engine, element by element; so are tensors whose
@@ -101,27 +101,17 @@ def measure_distances(
         max_abs=np.where(is_lone, np.maximum(sizes[0], sizes[1]), 0.0),
         error=np.zeros(count),
     )
-    is_exact = reference.holds_whole_numbers[pairs.reference] & candidate.holds_whole_numbers[pairs.candidate]
-    limits = _Limits(_scale_atols(atol, sizes[0], pairs.scales), np.where(is_exact, 0.0, rtol))
-    distances.out[is_lone] |= distances.max_abs[is_lone] > limits.atols[is_lone]
-    unequal = np.flatnonzero(~is_lone & ~distances.identical)
-    _measure_pairs(distances, reference, candidate, pairs, unequal, limits)
+    pairs = replace(pairs, atols=_scale_atols(pairs, sizes[0]))
+    distances.out[is_lone] |= distances.max_abs[is_lone] > pairs.atols[is_lone]
+    _measure_pairs(distances, reference, candidate, pairs, np.flatnonzero(~is_lone & ~distances.identical))
     return distances
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """Hold the tolerance of each pair."""
-
-    atols: NDArray[np.float64]
-    rtols: NDArray[np.float64]
-
-
-def _scale_atols(atol: float, sizes: NDArray[np.float64], scales: NDArray[np.int64]) -> NDArray[np.float64]:
+def _scale_atols(pairs: RowPairs, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the absolute tolerance of each pair; gradients and states below 1 have it on their own scale."""
-    atols = np.full(sizes.size, atol)
-    for scale in np.unique(scales[scales > 0]):
-        alike = scales == scale
+    atols: NDArray[np.float64] = pairs.atols.copy()
+    for scale in np.unique(pairs.scales[pairs.scales > 0]):
+        alike = pairs.scales == scale
         floor = NOISE_SHARE_OF_KIND * sizes[alike].max(initial=0.0)
         atols[alike] *= np.minimum(1.0, np.maximum(sizes[alike], floor))
     return atols
@@ -133,7 +123,6 @@ def _measure_pairs(
     candidate: StepTensors,
     pairs: RowPairs,
     indexes: NDArray[np.int64],
-    limits: _Limits,
 ) -> None:
     """Measure the pairs that are not the same bit for bit, each by what was kept of it."""
     whole, sketched = [], []
@@ -147,13 +136,13 @@ def _measure_pairs(
             sketched.append(index)
         else:  # statistics alone: norms bound the distance from below
             least = abs(distances.reference_l2[index] - distances.candidate_l2[index])
-            limit = limits.atols[index] * math.sqrt(reference.counts[rows[0]])
-            distances.out[index] |= least > limit + limits.rtols[index] * distances.reference_l2[index]
+            limit = pairs.atols[index] * math.sqrt(reference.counts[rows[0]])
+            distances.out[index] |= least > limit + pairs.rtols[index] * distances.reference_l2[index]
             distances.known[index] = False
             distances.l2[index] = distances.max_abs[index] = math.nan
-    _measure_whole(distances, reference, candidate, pairs, whole, limits)
+    _measure_whole(distances, reference, candidate, pairs, whole)
     if sketched:
-        _measure_rows(distances, reference, candidate, pairs, np.array(sketched), limits)
+        _measure_rows(distances, reference, candidate, pairs, np.array(sketched))
 
 
 def _measure_whole(
@@ -162,7 +151,6 @@ def _measure_whole(
     candidate: StepTensors,
     pairs: RowPairs,
     indexes: Sequence[int],
-    limits: _Limits,
 ) -> None:
     """Fill in the pairs of which both sides kept all elements in their own type."""
     jobs = []
@@ -170,7 +158,7 @@ def _measure_whole(
         tensors = reference.whole(int(pairs.reference[index])), candidate.whole(int(pairs.candidate[index]))
         assert tensors[0] is not None  # the caller has looked
         assert tensors[1] is not None
-        jobs.append(Job(tensors[0], tensors[1], float(limits.atols[index]), float(limits.rtols[index])))
+        jobs.append(Job(tensors[0], tensors[1], float(pairs.atols[index]), float(pairs.rtols[index])))
     for index, job, metrics in zip(indexes, jobs, get_engine().measure(jobs), strict=True):
         distances.l2[index], distances.max_abs[index] = metrics.l2, metrics.max_abs
         distances.out[index] = bool(metrics.mismatched)
@@ -183,7 +171,6 @@ def _measure_rows(
     candidate: StepTensors,
     pairs: RowPairs,
     indexes: NDArray[np.int64],
-    limits: _Limits,
 ) -> None:
     """Fill in the pairs of which sketches, or all elements as float32, were kept: one row of numbers each."""
     rows = pairs.reference[indexes], pairs.candidate[indexes]
@@ -193,12 +180,12 @@ def _measure_rows(
     difference = np.abs(_gather_rows(candidate, rows[1], widths) - base)
     starts = np.cumsum(widths) - widths
     is_whole = widths == counts
-    allowed = np.repeat(limits.atols[indexes], widths) + np.repeat(limits.rtols[indexes], widths) * np.abs(base)
+    allowed = np.repeat(pairs.atols[indexes], widths) + np.repeat(pairs.rtols[indexes], widths) * np.abs(base)
     l2 = np.sqrt(np.add.reduceat(np.square(difference), starts))
     out = np.where(
         is_whole,
         np.logical_or.reduceat(difference > allowed, starts),
-        l2 > limits.atols[indexes] * np.sqrt(counts) + limits.rtols[indexes] * distances.reference_l2[indexes],
+        l2 > pairs.atols[indexes] * np.sqrt(counts) + pairs.rtols[indexes] * distances.reference_l2[indexes],
     )
     distances.l2[indexes] = l2
     distances.out[indexes] |= out

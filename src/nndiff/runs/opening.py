@@ -26,7 +26,7 @@ def open_training(side: str | os.PathLike[str]) -> Run:
     return open_run(path) if is_run(path) else open_dumps(path)
 
 
-def find_trainings(sides: Sequence[Any]) -> bool:
+def are_trainings(sides: Sequence[Any]) -> bool:
     """Return True if all sides are training runs; some of them alone cannot be compared with something else."""
     trainings = [side for side in sides if is_training(side)]
     if trainings and len(trainings) < len(sides):

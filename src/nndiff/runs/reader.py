@@ -31,7 +31,7 @@ from nndiff.runs.lines import (
     text_to_header,
 )
 from nndiff.runs.run import Run, RunDescription, Step, StepTensors
-from nndiff.runs.states import State, fits_stored_tensor, read_state, read_whole_tensors
+from nndiff.runs.states import State, fits_stored_tensor, read_state, read_whole_tensors, split_digests
 from nndiff.tensors import FileData, TensorRef
 from nndiff.text import printable
 
@@ -86,11 +86,7 @@ class RecordedRun:
 
     def read_tensors(self, step: int | None) -> StepTensors:
         """Return the tensors of the step at this place in `steps`; None: the state before the first."""
-        line = self.lines.initial if step is None else self.lines.steps[step]
-        if line is None or line.state is None or line.layout is None:
-            raise LookupError("no tensors were recorded there; ask has_tensors or has_initial first")
-        layout = self.lines.layouts[line.layout]
-        state = read_state(self._find_state(line.state), layout)
+        layout, state = self._read_state(step)
         tensors = StepTensors(
             keys=layout.keys,
             shapes=layout.shapes,
@@ -106,6 +102,18 @@ class RecordedRun:
         vars(tensors).update(rows=layout.rows, offsets=layout.offsets, counts=layout.counts)
         return tensors
 
+    def find_homes(self, step: int | None) -> set[int]:
+        """Return the numbers of the state files in which the whole tensors of a step are."""
+        homes = self._read_state(step)[1].homes
+        return set() if homes is None else set(homes.tolist()) - {-1}
+
+    def _read_state(self, step: int | None) -> tuple[Layout, State]:
+        line = self.lines.initial if step is None else self.lines.steps[step]
+        if line is None or line.state is None or line.layout is None:
+            raise LookupError("no tensors were recorded there; ask has_tensors or has_initial first")
+        layout = self.lines.layouts[line.layout]
+        return layout, read_state(self._find_state(line.state), layout)
+
     def _find_state(self, number: int) -> str:
         return os.path.join(self.path, name_state(number))
 
@@ -113,14 +121,14 @@ class RecordedRun:
         """Return the whole tensor of each row, in whichever state file it is."""
         assert state.homes is not None
         tensors: list[TensorRef | None] = []
-        digests = state.digests.tobytes().hex()
+        names = split_digests(state.digests)
         for row, home in enumerate(state.homes.tolist()):
             if home < 0:
                 tensors.append(None)
                 continue
-            name, shape = digests[32 * row : 32 * row + 32], layout.shapes[row]
+            shape = layout.shapes[row]
             dtype = DTYPES.get(layout.dtypes[row]) or opaque(layout.dtypes[row])
-            stored = self._read_index(home).get(name)
+            stored = self._read_index(home).get(names[row])
             title = printable(layout.keys[row].name, 80)
             nbytes = int(layout.counts[row]) * dtype.itemsize
             if stored is None or not isinstance(stored.data, FileData):

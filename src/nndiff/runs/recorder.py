@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -15,14 +15,16 @@ from nndiff.errors import UsageError
 from nndiff.recording.environment.settings import read_environment, read_flags
 from nndiff.runs.batch import fingerprint_batch
 from nndiff.runs.capture import (
+    Parameters,
     StateSampler,
     collect_families,
     compute_gradient_norm,
     fingerprint_generators,
+    list_optimizers,
+    list_parameters,
     list_trainable,
     name_groups,
     read_hyper_parameters,
-    unwrap_optimizer,
 )
 from nndiff.runs.run import RunDescription, Step, StepTensors
 from nndiff.runs.writer import RunWriter
@@ -38,7 +40,7 @@ class TrainingRecorder:
     scalars, hyper-parameters, batch fingerprint and the state of the random generators. Tensors (parameters, buffers,
     gradients, optimizer state) are kept at the first step, and at those whose number is a multiple of `every`, or
     which are in `steps`; with `first_epochs` only in so many epochs. With `model`, the state before the first step is
-    kept too.
+    kept too. `optimizer` may be a list; the groups of all are numbered in order.
 
     `keep="sketch"` keeps statistics, digests and a sketch of each tensor, from which distances between two runs are
     estimated; "stats" leaves the sketches out; "full" adds the tensors, the same bits never twice. Runs can be
@@ -85,8 +87,7 @@ class TrainingRecorder:
         elif any(is_lazy(parameter) for parameter in self._model.parameters()):
             self._add_note("the initial state was not recorded: parameters of the model are made by its first call")
         else:
-            self._describe(self._model, unwrap_optimizer(self._optimizer), None)
-            self._writer.write_initial(self._sample(self._model, self._optimizer, with_gradients=False))
+            self._writer.write_initial(self._sample(self._model, list_optimizers(self._optimizer), None))
 
     def step(
         self,
@@ -106,13 +107,12 @@ class TrainingRecorder:
         tensor, or any nesting of tuples, lists and dicts. Values of `scalars` are numbers or tensors of one element.
         """
         model = self._model if model is None else model
-        optimizer = unwrap_optimizer(self._optimizer if optimizer is None else optimizer)
+        optimizers = list_optimizers(self._optimizer if optimizer is None else optimizer)
         number = self._choose_number(epoch, batch, step)
-        numbers = {} if optimizer is None else read_hyper_parameters(optimizer)
+        numbers = read_hyper_parameters(optimizers)
         tensors: StepTensors | None = None
         if model is not None and self._is_chosen(number, epoch):
-            self._describe(model, optimizer, number)
-            tensors = self._sample(model, optimizer, with_gradients=True)
+            tensors = self._sample(model, optimizers, number)
             gradient_norm = compute_gradient_norm(tensors)
             if gradient_norm is not None:
                 numbers["grad_norm"] = gradient_norm
@@ -154,25 +154,31 @@ class TrainingRecorder:
                 return False
         return number in self._chosen_steps if self._chosen_steps is not None else number % self._every == 0
 
-    def _sample(self, model: torch.nn.Module, optimizer: Any, with_gradients: bool) -> StepTensors:
+    def _sample(self, model: torch.nn.Module, optimizers: Sequence[Any], number: int | None) -> StepTensors:
+        """Return what is kept of the tensors after a step, or of those before the first (None)."""
+        parameters = list_parameters(model)
+        self._describe(type(model).__name__, parameters, optimizers, number)
         with torch.no_grad():
-            tensors = self._sampler.sample(collect_families(model, unwrap_optimizer(optimizer), with_gradients))
+            families = collect_families(model, parameters, optimizers, with_gradients=number is not None)
+            tensors = self._sampler.sample(families)
+        if self._sampler.has_parts:
+            self._add_note("the model is sharded: of its tensors, only the parts in this process were recorded")
         if self._sampler.unreadable:
             names = list(self._sampler.unreadable)
             self._sampler.unreadable = {}
             self._add_note(f"not recorded, because they have no elements in this process: {counted(names, 'tensor')}")
         return tensors
 
-    def _describe(self, model: torch.nn.Module, optimizer: Any, number: int | None) -> None:
+    def _describe(self, model: str, parameters: Parameters, optimizers: Sequence[Any], number: int | None) -> None:
         """Write what is known of model and optimizer at the first step, and later a note of what has changed."""
         before = self._writer.description
-        groups, unknown = name_groups(model, optimizer) if optimizer is not None else ((), 0)
+        groups, unknown = name_groups(parameters, optimizers)
         now = replace(
             before,
-            model=type(model).__name__,
-            optimizer="" if optimizer is None else type(optimizer).__name__,
+            model=model,
+            optimizer=", ".join(type(optimizer).__name__ for optimizer in optimizers),
             param_groups=groups,
-            trainable=list_trainable(model),
+            trainable=list_trainable(parameters),
         )
         if before.trainable is None or self._writer.first_number is None:
             self._writer.describe(now)

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.dtypes import DTYPES
 from nndiff.tensors import Shape, TensorRef
 
 
@@ -102,11 +101,6 @@ class StepTensors:
             return self.widths
         is_whole = np.array([tensor is not None for tensor in self.tensors], bool)
         return np.where(is_whole, self.counts, self.widths)
-
-    @cached_property
-    def holds_whole_numbers(self) -> NDArray[np.bool_]:
-        """Return which tensors hold whole numbers or booleans, which know no rounding."""
-        return np.array([DTYPES[dtype].exact if dtype in DTYPES else False for dtype in self.dtypes], bool)
 
     def sketch(self, row: int) -> NDArray[np.float32]:
         """Return the sketch of one tensor; its elements where the width is the count."""

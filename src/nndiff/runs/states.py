@@ -98,6 +98,12 @@ def read_state(path: str, layout: Layout) -> State:
     )
 
 
+def split_digests(digests: NDArray[np.uint8]) -> list[str]:
+    """Return the digest of each row in hex; it is also the name of the whole tensor."""
+    text, size = digests.tobytes().hex(), 2 * DIGEST_BYTES
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
 def read_whole_tensors(path: str) -> dict[str, TensorRef]:
     """Return the whole tensors in a state file by name, which is their digest in hex."""
     tensors, _ = read_header(Window(RegularFile(path)))

@@ -33,6 +33,11 @@ def open_source(value: Any, label: str = "") -> Source:
         return open_memory(value, label)
     path, part_key = _split_part(os.fspath(value))
     try:
+        if not os.path.lexists(path):  # `DIR/mode_X` stands for the files mode_X_layer_N.npy
+            from nndiff.sources.mode_files import is_mode_prefix, open_mode_prefix
+
+            if is_mode_prefix(path):
+                return select_part(open_mode_prefix(path), part_key)
         return _open_folder(path, part_key) if os.path.isdir(path) else _open_file(path, part_key)
     except RecursionError:
         raise SourceError(path, "is nested too deep to be read") from None

@@ -46,8 +46,29 @@ def measure(
 def hashes(address: int, size: int, threads: int, /) -> bytes:
     """Return the hashes of the parts of bytes in memory."""
 
+def sketch(tensors: Buffer, seed: int, threads: int, hashes: Buffer, moments: Buffer, rows: Buffer, /) -> None:
+    """Fill the hashes, moments and rows of tensors; each tensor is address, elements, type, width, start of its row."""
+
+def hash_rows(array: Buffer, rows: int, threads: int, /) -> bytes:
+    """Return a hash of eight bytes for each row of some bytes."""
+
 def same(address: int, other: int, size: int, /) -> bool:
     """Tell whether the bytes at two places in memory are the same."""
+
+def places(
+    reference: Buffer,
+    reference_type: int,
+    candidate: Buffer,
+    candidate_type: int,
+    channels: int,
+    inner: int,
+    low: float,
+    high: float,
+    channel_sums: Buffer,
+    token_sums: Buffer,
+    /,
+) -> int:
+    """Add squared errors to both sums; return how many candidates are at low or high with the reference beyond."""
 
 def address(array: Buffer, size: int, /) -> int:
     """Return where its bytes are, or -1 where they are not so many in a row."""

@@ -2,9 +2,10 @@
 
 The sketch of a difference is the difference of the sketches, so the L2 distance of two tensors follows from two short
 rows of numbers. The width k is a power of two, the seed s a 64-bit number; elements are in C order and count from zero.
-Element i is multiplied by a sign and added to bucket (i XOR m) mod k. The signs of elements 64g to 64g + 63 are the
-bits of output 2g of the generator SplitMix64 with seed s, lowest bit first, 1 for minus. m is a 16-bit number, one for
-each run of 16 elements; those of the same 64 elements are the four quarters of output 2g + 1, lowest first.
+Each run of 16 elements has a 16-bit number m. Element i is added to bucket (i XOR m) mod k, with a sign. Elements 64g
+to 64g + 63 are a group that takes outputs 2g and 2g + 1 of the generator SplitMix64 with seed s. The first is the m of
+its four runs, lowest bits first. The second is 16 signs for each run, lowest bits first, 1 for minus; the sign of an
+element is number (i XOR m) mod 16 of them.
 
 This rule has three consequences. Width k / 2 is the first half of width k plus the second half. Two elements of one run
 never share a bucket if k >= 16, and any two others do with probability 1 / k. So the squared norm of a sketch is that
@@ -18,18 +19,21 @@ tensor. NaN and infinities count as 0. A complex number counts as two numbers, r
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType, from_numpy, opaque
-from nndiff.recording.format.digests import RawTensor, measure_tensor
-from nndiff.recording.format.hashes import hash_equal_parts
+from nndiff.recording.format import digests
+from nndiff.recording.format.digests import NATIVE_CODES, RawTensor, digest_header, measure_tensor, threads_for
+from nndiff.recording.format.hashes import PART, hash_equal_parts
 
 LARGEST_WIDTH = 1 << 16
 SMALLEST_WIDTH = 16  # that allocate_widths gives to a tensor which has more elements
@@ -41,6 +45,9 @@ _GROUP = 64  # elements with one word of signs
 _GOLDEN, _FIRST_FACTOR, _SECOND_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _ALL_BITS = (1 << 64) - 1
 _WIDTH_EXPONENT = 0.6  # widths grow as count**0.6: 0.5 leaves a large convolution with 3 % error, 1 a bias with nothing
+_DIGEST_SIZE = 16  # bytes; also of the hash of a part
+_NUMBERS_PER_ELEMENT = {name: 2 if dtype.kind == "complex" else 1 for name, dtype in DTYPES.items()}
+_ITEM_SIZES = np.array([DTYPES[name].itemsize for name in NATIVE_CODES if name != "bool"])  # by code
 _ROWS_AT_ONCE = 1 << 22  # bytes that hash_rows takes at once without the C extension
 
 
@@ -85,17 +92,22 @@ def sketch_tensors(tensors: Sequence[RawArray], widths: Sequence[int], seed: int
     Two digests are equal if and only if the tensors have the same dtype, shape and bits. A width that is
     no power of two is rounded down to one, unless it holds the whole tensor.
     """
-    row_widths = np.array([_fit_width(raw, width) for raw, width in zip(tensors, widths, strict=True)], np.int64)
-    ends = np.cumsum(row_widths)
+    counts = np.array([raw.count for raw in tensors], np.int64)
+    numbers = counts * np.array([_NUMBERS_PER_ELEMENT.get(raw.dtype, 0) for raw in tensors], np.int64)
+    row_widths = _fit_widths(numbers, np.array(widths, np.int64))
+    row_ends = np.cumsum(row_widths)
     result = SketchedTensors(
         np.empty((len(tensors), len(STATISTICS))),
-        np.empty((len(tensors), 16), np.uint8),
-        np.empty(int(ends[-1]) if len(tensors) else 0, np.float32),
+        np.empty((len(tensors), _DIGEST_SIZE), np.uint8),
+        np.empty(int(row_widths.sum()), np.float32),
         row_widths,
     )
-    for index, raw in enumerate(tensors):
-        row = result.sketches[ends[index] - row_widths[index] : ends[index]]
-        _sketch_with_numpy(raw, seed, result.statistics[index], result.digests[index], row)
+    for_numpy = list(range(len(tensors)))
+    if digests.native is not None:
+        for_numpy = _sketch_with_native(tensors, counts, row_ends - row_widths, seed, result)
+    for index in for_numpy:
+        row = result.sketches[row_ends[index] - row_widths[index] : row_ends[index]]
+        _sketch_with_numpy(tensors[index], seed, result.statistics[index], result.digests[index], row)
     return result
 
 
@@ -103,22 +115,58 @@ def _find_dtype(name: str) -> DType:
     return DTYPES.get(name) or opaque(name)
 
 
-def count_numbers(raw: RawArray) -> int:
-    """Return how many numbers a sketch sums: the elements, two for a complex one, none if nndiff cannot read them."""
-    dtype = _find_dtype(raw.dtype)
-    if dtype.kind == "opaque":
-        return 0
-    return 2 * raw.count if dtype.kind == "complex" else raw.count
+def _fit_widths(numbers: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the widths of rows: all numbers of a tensor if they fit, else a power of two."""
+    if numbers.shape != widths.shape:
+        raise ValueError(f"got {widths.size} widths for {numbers.size} tensors")
+    if np.any((widths < 0) | (widths > LARGEST_WIDTH)):
+        raise ValueError(f"the width of a sketch is 0 to {LARGEST_WIDTH}, got {widths.min()} to {widths.max()}")
+    powers = np.left_shift(1, np.frexp(widths)[1].astype(np.int64)) >> 1
+    return np.where(numbers <= widths, numbers, powers)
 
 
-def _fit_width(raw: RawArray, width: int) -> int:
-    """Return the width of a row: the whole tensor if it fits, else a power of two."""
-    if not 0 <= width <= LARGEST_WIDTH:
-        raise ValueError(f"the width of a sketch is 0 to {LARGEST_WIDTH}, got {width}")
-    count = count_numbers(raw)
-    if count <= width or width == 0:
-        return min(count, width)
-    return 1 << (int(width).bit_length() - 1)
+def _sketch_with_native(
+    tensors: Sequence[RawArray],
+    counts: NDArray[np.int64],
+    row_starts: NDArray[np.int64],
+    seed: int,
+    result: SketchedTensors,
+) -> list[int]:
+    """Fill the rows of all tensors that the C extension can read; return the indices of the others."""
+    packed = np.empty((len(tensors), 5), np.int64)
+    packed[:, 0] = [raw.address for raw in tensors]
+    packed[:, 1] = counts
+    packed[:, 2] = [NATIVE_CODES.get(raw.dtype, -1) for raw in tensors]
+    packed[:, 3] = result.widths
+    packed[:, 4] = row_starts
+    unknown = packed[:, 2] < 0
+    packed[unknown, 1:4] = 0
+    sizes = packed[:, 1] * _ITEM_SIZES[packed[:, 2]]
+    part_ends = np.cumsum(-(-sizes // PART))
+    hashes = bytearray(int(part_ends[-1]) * _DIGEST_SIZE if len(tensors) else 0)
+    moments = np.empty((len(tensors), 8))
+    digests.native.sketch(packed, seed & _ALL_BITS, threads_for(int(sizes.sum())), hashes, moments, result.sketches)
+    finite, nonfinite, mean, centred, squares, low, high, overflow = moments.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        std = np.sqrt(np.maximum(centred, 0.0) / finite)
+    result.statistics[:] = np.stack((np.sqrt(squares), mean, std, low, high, nonfinite), axis=1)
+    result.statistics[finite == 0, 1:5] = np.nan
+    _fill_digests(tensors, bytes(hashes), part_ends.tolist(), result.digests)
+    return [int(index) for index in np.flatnonzero(unknown | (overflow != 0))]
+
+
+def _fill_digests(tensors: Sequence[RawArray], hashes: bytes, part_ends: list[int], table: NDArray[np.uint8]) -> None:
+    rows, start = [], 0
+    for raw, part_end in zip(tensors, part_ends, strict=True):
+        stop = part_end * _DIGEST_SIZE
+        rows.append(hashlib.sha256(_cached_header(raw.dtype, raw.shape) + hashes[start:stop]).digest()[:_DIGEST_SIZE])
+        start = stop
+    table.reshape(-1)[:] = np.frombuffer(b"".join(rows), np.uint8)
+
+
+@lru_cache(maxsize=1 << 14)
+def _cached_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return digest_header(dtype, shape)
 
 
 def _sketch_with_numpy(
@@ -137,10 +185,12 @@ def _sketch_with_numpy(
     if measured.stats is not None:
         stats = measured.stats
         statistics[:] = stats.l2, stats.mean, stats.std, stats.min, stats.max, stats.nonfinite
+    if row.size == 0:
+        return
     with np.errstate(all="ignore"):
-        if row.size == count_numbers(raw):
+        if row.size == raw.count * _NUMBERS_PER_ELEMENT[raw.dtype]:
             row[:] = _read_numbers(dtype.decode(elements))
-        elif row.size:
+        else:
             row[:] = _sketch_elements(elements, dtype, row.size, seed)
 
 
@@ -164,12 +214,15 @@ def _read_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
 
 def _sum_buckets(numbers: NDArray[np.float64], first: int, width: int, seed: int) -> NDArray[np.float64]:
     """Return the sum in each bucket; `first` is the place of the first number, a multiple of a group."""
-    count = numbers.size
-    words = _draw_words(seed, 2 * (first // _GROUP), 2 * -(-count // _GROUP)).reshape(-1, 2)
-    bits = np.unpackbits(np.ascontiguousarray(words[:, 0]).astype("<u8").view(np.uint8), count=count, bitorder="little")
-    masks = np.repeat(np.ascontiguousarray(words[:, 1]).astype("<u8").view("<u2").astype(np.int64), _RUN)[:count]
-    buckets = (np.arange(first, first + count) ^ masks) & (width - 1)
-    return np.bincount(buckets, np.where(bits, -numbers, numbers), width).astype(np.float64, copy=False)
+    words = _draw_words(seed, 2 * (first // _GROUP), 2 * -(-numbers.size // _GROUP)).reshape(-1, 2)
+    masks = np.ascontiguousarray(words[:, 0]).astype("<u8").view("<u2").astype(np.int64)
+    signs = np.unpackbits(np.ascontiguousarray(words[:, 1]).astype("<u8").view(np.uint8), bitorder="little")
+    places = np.arange(first, first + numbers.size) ^ np.repeat(masks, _RUN)[: numbers.size]
+    run_starts = np.arange(numbers.size) & -_RUN
+    negative = signs[run_starts + (places & (_RUN - 1))]
+    return np.bincount(places & (width - 1), np.where(negative, -numbers, numbers), width).astype(
+        np.float64, copy=False
+    )
 
 
 def _draw_words(seed: int, first: int, count: int) -> NDArray[np.uint64]:
@@ -190,6 +243,9 @@ def hash_rows(array_bytes: Any, rows: int) -> NDArray[np.uint64]:
     data = np.frombuffer(array_bytes, np.uint8) if memoryview(array_bytes).nbytes else np.empty(0, np.uint8)
     if rows < 0 or (rows == 0 and data.size) or (rows and data.size % rows):
         raise ValueError(f"{data.size} bytes do not make {rows} rows of equal length")
+    if digests.native is not None:
+        native_hashes: bytes = digests.native.hash_rows(data, rows, threads_for(data.size))
+        return np.frombuffer(native_hashes, np.uint64)
     hashes = np.empty(rows, np.uint64)
     if rows == 0:
         return hashes

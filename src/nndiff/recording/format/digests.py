@@ -34,7 +34,7 @@ _NATIVE_TYPES = (
     *("float64", "float32", "float16", "bfloat16"),
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
 )
-_NATIVE_CODES = {name: code for code, name in enumerate(_NATIVE_TYPES)} | {"bool": _NATIVE_TYPES.index("uint8")}
+NATIVE_CODES = {name: code for code, name in enumerate(_NATIVE_TYPES)} | {"bool": _NATIVE_TYPES.index("uint8")}
 
 
 def _import_native() -> Any:
@@ -44,7 +44,7 @@ def _import_native() -> Any:
         from nndiff.stats import _native
     except ImportError:
         return None
-    return _native if hasattr(_native, "hashes") else None  # a build from older sources lacks it
+    return _native if hasattr(_native, "sketch") else None  # a build from older sources lacks it
 
 
 native = _import_native()  # nndiff.stats._native, or None
@@ -104,7 +104,7 @@ def measure_tensor(raw: RawTensor, with_stats: bool = True) -> Measurement:
     hashes: bytes = b""
     moments: list[_Moments] | None = None
     if native is not None:
-        code = _NATIVE_CODES.get(raw.dtype.name, -1) if with_stats else -1
+        code = NATIVE_CODES.get(raw.dtype.name, -1) if with_stats else -1
         hashes, sums = native.measure(raw.flat, code, threads_for(raw.flat.nbytes))
         moments = [_Moments(*sums)] if sums is not None else None
     if not hashes or (with_stats and moments is None):

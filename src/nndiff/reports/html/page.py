@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from string import Template
 
-from nndiff.reports import ReportOptions, summary, wording
+from nndiff.reports import ReportOptions, get_report, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
@@ -41,7 +41,7 @@ FORMAT = "nndiff.html 2"
 _STRIP_CELLS = 480  # more pairs than this share cells: each shows its worst
 _DETAILED = 1000  # pairs with all their numbers on the page; the JSON report has all of all
 _FOLDED = ("envelope", "count")
-_TABLE_END = "</tbody></table></div>"
+TABLE_END = "</tbody></table></div>"
 _FRAME_HEIGHT = 640  # pixels of a notebook cell
 
 Section = Callable[[Comparison], Iterable[str]]
@@ -55,47 +55,54 @@ class HtmlReport:
     def render(self, comparison: Comparison, options: ReportOptions) -> str:
         """Return the whole document."""
         sections = RECORDING_SECTIONS if wording.shows_layers(comparison) else SECTIONS
-        body = "\n".join(line for section in sections for line in section(comparison))
-        labels = ", ".join(side.label for side in comparison.candidates)
-        title = escape_html(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
-        style, script = _read_asset("report.css"), _read_asset("report.js")
-        # Nothing but these two texts: no request leaves the page, and no name can become script or style.
-        policy = (
-            f"default-src 'none'; style-src {_hash_source(style)}; script-src {_hash_source(script)}; "
-            "base-uri 'none'; form-action 'none'"
-        )
-        page = Template(_read_asset("report.html"))
-        return page.substitute(policy=policy, format=FORMAT, title=title, style=style, body=body, script=script)
+        return render_page(comparison, sections)
+
+
+def render_page(comparison: Comparison, sections: Iterable[Section], more_style: str = "") -> str:
+    """Return the page of these sections."""
+    body = "\n".join(line for section in sections for line in section(comparison))
+    labels = ", ".join(side.label for side in comparison.candidates)
+    title = escape_html(f"nndiff: {comparison.verdict}: {comparison.reference.label} and {labels}", 200)
+    style, script = read_asset("report.css") + more_style, read_asset("report.js")
+    # Nothing but these two texts: no request leaves the page, and no name can become script or style.
+    policy = (
+        f"default-src 'none'; style-src {_hash_source(style)}; script-src {_hash_source(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = Template(read_asset("report.html"))
+    return page.substitute(policy=policy, format=FORMAT, title=title, style=style, body=body, script=script)
 
 
 def render_html(comparison: Comparison) -> str:
     """Return the report for a notebook cell: the page in a frame, so that its style and script stay its own."""
-    page = html.escape(HtmlReport().render(comparison, ReportOptions()))
+    page = html.escape(get_report("html").render(comparison, ReportOptions()))
     return (
         f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="nndiff report" width="100%" '
         f'height="{_FRAME_HEIGHT}" style="border: 0; resize: vertical; overflow: auto"></iframe>'
     )
 
 
-def _read_asset(name: str) -> str:
+def read_asset(name: str) -> str:
+    """Return a file that stands beside this one."""
     return resources.files("nndiff.reports.html").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash_source(text: str) -> str:
-    """Return the source expression that lets exactly this text in."""
+    """Return the Content-Security-Policy hash of an inline text."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
 def escape_html(text: str, limit: int | None = None) -> str:
-    """Return text that is text wherever it stands, inside an attribute too."""
+    """Return text escaped for HTML, attributes included."""
     return html.escape(printable(text, limit))
 
 
-def _css_class(verdict: Verdict | Outcome) -> str:
+def css_class(verdict: Verdict | Outcome) -> str:
+    """Return the class of a verdict."""
     return str(verdict.value).replace(" ", "-")
 
 
-def _start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
+def start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
     """Return the head of a table of (title, is a number); one with a name can be sorted."""
     identifier = f' id="{name}"' if name else ""
     heads = []
@@ -105,26 +112,29 @@ def _start_table(columns: Sequence[tuple[str, bool]], name: str = "") -> str:
     return f'<div class="scroll"><table{identifier}><thead><tr>{"".join(heads)}</tr></thead><tbody>'
 
 
-def _text_columns(*titles: str) -> list[tuple[str, bool]]:
+def text_columns(*titles: str) -> list[tuple[str, bool]]:
+    """Return columns of text."""
     return [(title, False) for title in titles]
 
 
-def _number_columns(*titles: str) -> list[tuple[str, bool]]:
+def number_columns(*titles: str) -> list[tuple[str, bool]]:
+    """Return columns of numbers."""
     return [(title, True) for title in titles]
 
 
-def _number_cell(value: float | None) -> str:
+def number_cell(value: float | None) -> str:
     """Return the cell of a measured number, with its full value to sort by."""
     key = "" if value is None else repr(value).replace("inf", "Infinity")  # as parseFloat reads it
     return f'<td class="number" data-key="{key}">{format_number(value)}</td>'
 
 
-def _text_cell(text: str, kind: str = "soft") -> str:
+def text_cell(text: str, kind: str = "soft") -> str:
+    """Return a cell of text."""
     return f'<td class="{kind}">{escape_html(text)}</td>'
 
 
 def _verdict_cell(pair: Pair) -> str:
-    kind = "guessed" if is_guess(pair) and not pair.verdict.passed else _css_class(pair.verdict)
+    kind = "guessed" if is_guess(pair) and not pair.verdict.passed else css_class(pair.verdict)
     return f'<td class="{kind}">{wording.describe_verdict(pair)}</td>'
 
 
@@ -136,14 +146,16 @@ def _share_cell(pair: Pair) -> str:
     return f'<td class="number" data-key="{share}">{html.escape(format_mismatched(pair))}</td>'
 
 
-def _format_facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+def format_facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a list of labels and texts."""
     yield '<dl class="facts">'
     for label, text in facts:
         yield f"<dt>{escape_html(label)}</dt><dd>{escape_html(text)}</dd>"
     yield "</dl>"
 
 
-def _format_title(text: str, comparison: Comparison, label: str) -> str:
+def format_title(text: str, comparison: Comparison, label: str) -> str:
+    """Return a title, with the candidate where there are several."""
     return f"<h2>{text}{', ' + escape_html(label, 120) if len(comparison.candidates) > 1 else ''}</h2>"
 
 
@@ -151,26 +163,28 @@ def _format_title(text: str, comparison: Comparison, label: str) -> str:
 
 
 def _show_headline(comparison: Comparison) -> Iterator[str]:
-    sign, kind = wording.OUTCOME_SIGNS[comparison.outcome], _css_class(comparison.outcome)
+    sign, kind = wording.OUTCOME_SIGNS[comparison.outcome], css_class(comparison.outcome)
     yield f'<h1 class="{kind}">{sign} {escape_html(summary.headline(comparison))}</h1>'
     for divergence in wording.describe_divergences(comparison):
         what = f" <span>{escape_html(divergence.what)}</span>" if divergence.what else ""
         name = escape_html(divergence.name)
         yield f'<div class="parting"><p>First divergence at <strong><code>{name}</code></strong>{what}</p>'
-        yield from _format_facts([("why", divergence.why), *divergence.facts])
+        yield from format_facts([("why", divergence.why), *divergence.facts])
         yield "</div>"
     for sentence in wording.list_extra_outputs(comparison):
         yield f"<p>Extra outputs: {escape_html(sentence)}</p>"
 
 
-def _show_findings(comparison: Comparison) -> Iterator[str]:
+def show_findings(comparison: Comparison) -> Iterator[str]:
+    """Yield all findings."""
     if comparison.findings:
         yield "<h2>Findings</h2>"
     for finding in comparison.findings:
-        yield _format_finding(finding, len(comparison.candidates) > 1)
+        yield format_finding(finding, len(comparison.candidates) > 1)
 
 
-def _format_finding(finding: Finding, several: bool) -> str:
+def format_finding(finding: Finding, several: bool) -> str:
+    """Return a finding as a paragraph."""
     cause = printable(finding.cause)
     certainty = wording.describe_finding(finding).removeprefix(cause).strip()
     parts = [f'<strong>{escape_html(cause)}</strong> <span class="soft">{escape_html(certainty)}</span>']
@@ -205,7 +219,7 @@ def _show_facts(comparison: Comparison) -> Iterator[str]:
     if comparison.pairs and comparison.outcome is not Outcome.IDENTICAL:
         facts.append(("passes at", summary.describe_passing(comparison)))
     facts += [("note", note) for note in summary.list_notes(comparison)]
-    yield from _format_facts(facts)
+    yield from format_facts(facts)
 
 
 def _show_candidates(comparison: Comparison) -> Iterator[str]:
@@ -213,8 +227,8 @@ def _show_candidates(comparison: Comparison) -> Iterator[str]:
         return
     yield "<h2>Candidates</h2>"
     size = "elements" if comparison.kind == "recording" else "parameters"
-    numbers = _number_columns("differ", "left over", "passes at", size, "size")
-    yield _start_table([*_text_columns("verdict", "candidate"), *numbers])
+    numbers = number_columns("differ", "left over", "passes at", size, "size")
+    yield start_table([*text_columns("verdict", "candidate"), *numbers])
     for side in comparison.candidates:
         part = wording.select_candidate(comparison, side)
         totals, needed = part.totals, part.needed_tolerance
@@ -227,9 +241,9 @@ def _show_candidates(comparison: Comparison) -> Iterator[str]:
         ]
         sign = f"{wording.OUTCOME_SIGNS[part.outcome]} {part.verdict}"
         name = escape_html(wording.name_side(side))
-        yield f'<tr><td class="{_css_class(part.outcome)}">{sign}</td><td class="name">{name}</td>'
+        yield f'<tr><td class="{css_class(part.outcome)}">{sign}</td><td class="name">{name}</td>'
         yield "".join(f'<td class="number">{cell}</td>' for cell in cells) + "</tr>"
-    yield _TABLE_END
+    yield TABLE_END
 
 
 # -- all tensors ------------------------------------------------------------------------------------------------------
@@ -241,7 +255,7 @@ def _show_strip(comparison: Comparison) -> Iterator[str]:
         pairs = sorted(comparison.pairs_of(side.label), key=lambda pair: pair.order)
         if len(pairs) < 2:
             continue
-        yield _format_title("All tensors in order", comparison, side.label)
+        yield format_title("All tensors in order", comparison, side.label)
         cells = min(len(pairs), _STRIP_CELLS)
         yield f'<svg class="strip" viewBox="0 0 {cells} 10" preserveAspectRatio="none" role="img" aria-label="tensors">'
         for cell in range(cells):
@@ -249,7 +263,7 @@ def _show_strip(comparison: Comparison) -> Iterator[str]:
             pair = max(share, key=lambda item: item.severity)
             height = _stripe_height(pair)
             yield (
-                f'<rect class="{_css_class(pair.verdict)}" x="{cell}" width="1" y="{10 - height:.3g}" '
+                f'<rect class="{css_class(pair.verdict)}" x="{cell}" width="1" y="{10 - height:.3g}" '
                 f'height="{height:.3g}"><title>{escape_html(pair.name, 120)}: {pair.verdict.value}</title></rect>'
             )
         yield "</svg>"
@@ -276,34 +290,34 @@ def _show_pairs(comparison: Comparison) -> Iterator[str]:
     verdicts = {pair.verdict for pair in pairs}
     for verdict in Verdict:
         if verdict in verdicts:
-            box = f'<input type="checkbox" value="{_css_class(verdict)}" checked>'
-            yield f'<label class="{_css_class(verdict)}">{box} {verdict.value}</label>'
+            box = f'<input type="checkbox" value="{css_class(verdict)}" checked>'
+            yield f'<label class="{css_class(verdict)}">{box} {verdict.value}</label>'
     yield '<span class="soft shown"></span></div>'
-    columns = _text_columns("verdict", "tensor", *(["candidate"] if several else []))
-    columns += _number_columns("max abs", "max rel", "rmse", "cosine", "out")
-    columns += _text_columns("shape", "dtype", "matched by")
-    yield _start_table(columns, "pairs")
+    columns = text_columns("verdict", "tensor", *(["candidate"] if several else []))
+    columns += number_columns("max abs", "max rel", "rmse", "cosine", "out")
+    columns += text_columns("shape", "dtype", "matched by")
+    yield start_table(columns, "pairs")
     for index, pair in enumerate(pairs):
         yield _format_pair(pair, several, detailed=index < _DETAILED)
-    yield _TABLE_END + "</section>"
+    yield TABLE_END + "</section>"
 
 
 def _format_pair(pair: Pair, several: bool, detailed: bool) -> str:
     search = escape_html(f"{pair.name} {pair.candidate_name} {pair.slot or ''}".lower())
     cells = [_verdict_cell(pair), _name_cell(pair, detailed)]
     if several:
-        cells.append(_text_cell(pair.candidate, "name"))
+        cells.append(text_cell(pair.candidate, "name"))
     cells += [
-        _number_cell(measure_max_abs(pair)),
-        _number_cell(measure_max_rel(pair)),
-        _number_cell(measure(pair, "rmse")),
-        _number_cell(measure(pair, "cosine")),
+        number_cell(measure_max_abs(pair)),
+        number_cell(measure_max_rel(pair)),
+        number_cell(measure(pair, "rmse")),
+        number_cell(measure(pair, "cosine")),
         _share_cell(pair),
-        _text_cell(format_shapes(pair)),
-        _text_cell(join_sides(*pair.dtype)),
-        _text_cell(wording.describe_pairing(pair) or "name", "soft wrap"),
+        text_cell(format_shapes(pair)),
+        text_cell(join_sides(*pair.dtype)),
+        text_cell(wording.describe_pairing(pair) or "name", "soft wrap"),
     ]
-    return f'<tr data-verdict="{_css_class(pair.verdict)}" data-search="{search}">{"".join(cells)}</tr>'
+    return f'<tr data-verdict="{css_class(pair.verdict)}" data-search="{search}">{"".join(cells)}</tr>'
 
 
 def _name_cell(pair: Pair, detailed: bool) -> str:
@@ -331,54 +345,53 @@ def _list_numbers(pair: Pair) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
-def _show_leftovers(comparison: Comparison) -> Iterator[str]:
+def show_leftovers(comparison: Comparison) -> Iterator[str]:
+    """Yield the tensors that only one side has."""
     for side in SIDES:
         leftovers = wording.rank_leftovers(comparison.leftovers, side)
         if not leftovers:
             continue
         title = wording.title_leftovers(leftovers, side)
         yield f"<h2>{title[:1].upper()}{title[1:]}</h2>"
-        yield _start_table(_text_columns("tensor", "shape", "dtype", "compared with", "why"))
+        yield start_table(text_columns("tensor", "shape", "dtype", "compared with", "why"))
         for leftover in leftovers:
             cells = [
-                _text_cell(leftover.name, "name"),
-                _text_cell(format_shape(leftover.shape)),
-                _text_cell(leftover.dtype),
-                _text_cell(leftover.candidate),
-                _text_cell(wording.explain_leftover(leftover), "wrap"),
+                text_cell(leftover.name, "name"),
+                text_cell(format_shape(leftover.shape)),
+                text_cell(leftover.dtype),
+                text_cell(leftover.candidate),
+                text_cell(wording.explain_leftover(leftover), "wrap"),
             ]
             yield f"<tr>{''.join(cells)}</tr>"
-        yield _TABLE_END
+        yield TABLE_END
 
 
 def _show_groups(comparison: Comparison) -> Iterator[str]:
     if not comparison.groups:
         return
     yield "<h2>Groups</h2>"
-    yield _start_table(
-        [*_text_columns("group", "pattern"), *_number_columns("pairs", "same", "left over", "match rate")]
-    )
+    yield start_table([*text_columns("group", "pattern"), *number_columns("pairs", "same", "left over", "match rate")])
     for name, pattern in comparison.groups.items():
         totals = comparison.totals_of_group(name)
         alone = totals.only_reference + totals.only_candidate
         cells = (f"{totals.pairs:,}", f"{totals.matched:,}", f"{alone:,}", wording.format_match_rate(totals))
         yield f'<tr><td>{escape_html(name)}</td><td class="name">{escape_html(pattern)}</td>'
         yield "".join(f'<td class="number">{cell}</td>' for cell in cells) + "</tr>"
-    yield _TABLE_END
+    yield TABLE_END
 
 
 # -- the layers of recordings -----------------------------------------------------------------------------------------
 
 
 def _show_summary(comparison: Comparison) -> Iterator[str]:
-    """Yield the match rates and where things stand."""
+    """Yield the match rates and the verdict."""
     for view in view_recordings(comparison):
-        yield _format_title("Summary", comparison, view.candidate.label)
+        yield format_title("Summary", comparison, view.candidate.label)
         facts = [("output", summary.describe_outputs(view)), ("layers", summary.count_layers(view))]
         facts += [(summary.label_rate(rate), summary.describe_rate(rate)) for rate in view.counts.rates]
         if view.unreached:
             facts.append(("cut off", summary.describe_cut_off(view)))
-        yield from _format_facts(facts)
+        yield from format_facts(facts)
         good, text = summary.close_summary(comparison, view)
         yield f'<p class="{"identical" if good else "different"}">{"✓" if good else "✗"} {escape_html(text)}</p>'
 
@@ -388,22 +401,22 @@ def _show_model(comparison: Comparison) -> Iterator[str]:
     for view in view_recordings(comparison):
         if not view.model:
             continue
-        yield _format_title("Inputs and outputs", comparison, view.candidate.label)
-        numbers = _number_columns("max abs", "rel l2", "cosine", "out")
-        yield _start_table([*_text_columns("verdict", "model"), *numbers, *_text_columns("shape", "remark")])
+        yield format_title("Inputs and outputs", comparison, view.candidate.label)
+        numbers = number_columns("max abs", "rel l2", "cosine", "out")
+        yield start_table([*text_columns("verdict", "model"), *numbers, *text_columns("shape", "remark")])
         for pair in view.model:
             cells = [
                 _verdict_cell(pair),
-                _text_cell(wording.label_model_pair(pair), "name"),
-                _number_cell(measure_max_abs(pair)),
-                _number_cell(measure(pair, "rel_l2")),
-                _number_cell(measure(pair, "cosine")),
+                text_cell(wording.label_model_pair(pair), "name"),
+                number_cell(measure_max_abs(pair)),
+                number_cell(measure(pair, "rel_l2")),
+                number_cell(measure(pair, "cosine")),
                 _share_cell(pair),
-                _text_cell(format_shapes(pair)),
-                _text_cell(wording.describe_remark(pair), "soft wrap"),
+                text_cell(format_shapes(pair)),
+                text_cell(wording.describe_remark(pair), "soft wrap"),
             ]
             yield f"<tr>{''.join(cells)}</tr>"
-        yield _TABLE_END
+        yield TABLE_END
 
 
 def _show_plot(comparison: Comparison) -> Iterator[str]:
@@ -411,11 +424,11 @@ def _show_plot(comparison: Comparison) -> Iterator[str]:
     for view in view_recordings(comparison):
         lines = list(draw_plot(view.rows, comparison.tolerance.atol))
         if lines:
-            yield _format_title("Error by layer", comparison, view.candidate.label)
+            yield format_title("Error by layer", comparison, view.candidate.label)
             yield from lines
 
 
-def _format_tools(what: str) -> str:
+def format_tools(what: str) -> str:
     """Return the filters; the script shows them, since without it they would do nothing."""
     prompt = f"filter by {what}"
     return (
@@ -429,13 +442,13 @@ def _show_layers(comparison: Comparison) -> Iterator[str]:
     for view in view_recordings(comparison):
         if not view.rows:
             continue
-        yield "<section>" + _format_title("Layers in order of execution", comparison, view.candidate.label)
-        yield _format_tools("layer")
+        yield "<section>" + format_title("Layers in order of execution", comparison, view.candidate.label)
+        yield format_tools("layer")
         columns = [("n", True), ("layer", False), ("forward", False), ("max abs", True), ("backward", False)]
-        yield _start_table([*columns, ("max abs", True), *_text_columns("shape", "matched by", "remark")])
+        yield start_table([*columns, ("max abs", True), *text_columns("shape", "matched by", "remark")])
         for index, row in enumerate(view.rows):
             yield _format_layer(index, row, view.first is not None)
-        yield _TABLE_END + "</section>"
+        yield TABLE_END + "</section>"
 
 
 def _format_layer(index: int, row: Row, has_first: bool) -> str:
@@ -451,30 +464,30 @@ def _format_layer(index: int, row: Row, has_first: bool) -> str:
         if pair is None:
             cells.append('<td class="soft">–</td><td class="number"></td>')
         else:
-            cells.append(_verdict_cell(pair) + _number_cell(measure_max_abs(pair)))
+            cells.append(_verdict_cell(pair) + number_cell(measure_max_abs(pair)))
     remarks = dict.fromkeys(wording.describe_remark(pair) for pair in row.pairs)
     cells += [
-        _text_cell(format_shapes(row.pairs[0])),
-        _text_cell(wording.describe_row_pairing(row) or "name", "soft wrap"),
-        _text_cell("; ".join(remark for remark in remarks if remark), "soft wrap"),
+        text_cell(format_shapes(row.pairs[0])),
+        text_cell(wording.describe_row_pairing(row) or "name", "soft wrap"),
+        text_cell("; ".join(remark for remark in remarks if remark), "soft wrap"),
     ]
     return f'<tr{kind}{passed} data-search="{escape_html(row.label.lower())}">{"".join(cells)}</tr>'
 
 
 def _show_gradients(comparison: Comparison) -> Iterator[str]:
-    """Yield the gradients of the parameters, those that do not match first."""
+    """Yield the parameter gradients, mismatches first."""
     for view in view_recordings(comparison):
         if not view.parameter_gradients:
             continue
-        yield "<section>" + _format_title("Parameter gradients", comparison, view.candidate.label)
+        yield "<section>" + format_title("Parameter gradients", comparison, view.candidate.label)
         scale = format_number(view.counts.gradient_scale)
         yield f'<p class="soft">Relative to the scale: the largest of all gradients is {scale}.</p>'
-        yield _format_tools("parameter")
-        numbers = _number_columns("max abs", "rel to scale", "cosine", "out")
-        yield _start_table([*_text_columns("verdict", "parameter"), *numbers, *_text_columns("shape", "matched by")])
+        yield format_tools("parameter")
+        numbers = number_columns("max abs", "rel to scale", "cosine", "out")
+        yield start_table([*text_columns("verdict", "parameter"), *numbers, *text_columns("shape", "matched by")])
         for pair in rank_gradients(view):
             yield _format_gradient(pair, view)
-        yield _TABLE_END + "</section>"
+        yield TABLE_END + "</section>"
 
 
 def _format_gradient(pair: Pair, view: RecordingView) -> str:
@@ -485,29 +498,29 @@ def _format_gradient(pair: Pair, view: RecordingView) -> str:
     cells = [
         _verdict_cell(pair),
         f'<td class="name" data-key="{escape_html(label)}">{escape_html(format_name(label))}{note}</td>',
-        _number_cell(measure_max_abs(pair)),
-        _number_cell(view.share_of_scale(pair)),
-        _number_cell(measure(pair, "cosine")),
+        number_cell(measure_max_abs(pair)),
+        number_cell(view.share_of_scale(pair)),
+        number_cell(measure(pair, "cosine")),
         _share_cell(pair),
-        _text_cell(format_shapes(pair)),
-        _text_cell(wording.describe_pairing(pair) or "name", "soft wrap"),
+        text_cell(format_shapes(pair)),
+        text_cell(wording.describe_pairing(pair) or "name", "soft wrap"),
     ]
     return f'<tr{passed} data-search="{escape_html(label.lower())}">{"".join(cells)}</tr>'
 
 
 SECTIONS: tuple[Section, ...] = (
     _show_headline,
-    _show_findings,
+    show_findings,
     _show_facts,
     _show_candidates,
     _show_strip,
     _show_pairs,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
 )
 RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_headline,
-    _show_findings,
+    show_findings,
     _show_facts,
     _show_candidates,
     _show_summary,
@@ -516,6 +529,6 @@ RECORDING_SECTIONS: tuple[Section, ...] = (
     _show_layers,
     _show_gradients,
     _show_pairs,
-    _show_leftovers,
+    show_leftovers,
     _show_groups,
 )

@@ -26,6 +26,8 @@ BEGIN_TARGET(TARGET)
 #include "wide.h"
 #include "narrow_lines.h"
 #include "narrow.h"
+#include "hash_lanes.h"
+#include "sketches.h"
 
 /* Count the floats at or above each edge by their upper 16 bits; many at a time, in any order. */
 static ALWAYS_INLINE void count_above(const float *p, size_t n, Brackets *b, int edges)
@@ -313,45 +315,11 @@ static void sort_few(double *x, size_t n, double *sorted)
     }
 }
 
-/* Each 64 bits are added to the neighbour's lane, and the product of their halves, under the key, to their own. */
-static void stripes(uint64_t lane[XXH3_LANES], const uint8_t *p, size_t count, const uint8_t *key)
-{
-#if LEVEL == 512
-    __m512i sum = _mm512_loadu_si512(lane);
-    for (size_t i = 0; i < count; i++) {
-        __m512i data = _mm512_loadu_si512(p + 64 * i), mixed = _mm512_xor_si512(data, _mm512_loadu_si512(key + 8 * i));
-        __m512i product = _mm512_mul_epu32(mixed, _mm512_srli_epi64(mixed, 32));
-        sum = _mm512_add_epi64(sum, _mm512_add_epi64(product, _mm512_shuffle_epi32(data, _MM_PERM_BADC)));
-    }
-    _mm512_storeu_si512(lane, sum);
-#elif LEVEL == 2
-    __m256i sum[2] = {_mm256_loadu_si256((const __m256i *)lane), _mm256_loadu_si256((const __m256i *)(lane + 4))};
-    for (size_t i = 0; i < count; i++)
-        for (size_t half = 0; half < 2; half++) {
-            __m256i data = _mm256_loadu_si256((const __m256i *)(p + 64 * i + 32 * half));
-            __m256i mixed = _mm256_xor_si256(data, _mm256_loadu_si256((const __m256i *)(key + 8 * i + 32 * half)));
-            __m256i product = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
-            sum[half] = _mm256_add_epi64(sum[half], _mm256_add_epi64(product, _mm256_shuffle_epi32(data, 0x4E)));
-        }
-    _mm256_storeu_si256((__m256i *)lane, sum[0]);
-    _mm256_storeu_si256((__m256i *)(lane + 4), sum[1]);
-#else
-    for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < XXH3_LANES; k++) {
-            uint64_t data, mixed;
-            memcpy(&data, p + 64 * i + 8 * k, sizeof data);
-            memcpy(&mixed, key + 8 * i + 8 * k, sizeof mixed);
-            mixed ^= data;
-            lane[k] += (mixed & UINT32_MAX) * (mixed >> 32);
-            lane[k ^ 1] += data;
-        }
-#endif
-}
-
 const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, survey,  side_f32, side_bf16,    side_f16,
     pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  sift,         sieve,    distance_f32,
     keys_f32,   keys_f64, pick,      keys16,   collect, sort_few,   stripes,
+    hash_blocks, sketch_f32, sketch_f64, look_f32,
 };
 
 #if LEVEL && defined(__clang__)

@@ -5,6 +5,7 @@
 #include "batch.h"
 #include "gather.h"
 #include "pages.h"
+#include "places.h"
 #include "results.h"
 #include "side_python.h"
 
@@ -371,10 +372,23 @@ static PyObject *hashes(PyObject *Py_UNUSED(self), PyObject *args)
     return side_hashes(current, args);
 }
 
+static PyObject *sketch(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    return side_sketch(current, args);
+}
+
+static PyObject *hash_rows(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    return side_hash_rows(current, args);
+}
+
 static PyMethodDef module_methods[] = {
     {"measure", measure, METH_VARARGS, side_measure_doc},
     {"hashes", hashes, METH_VARARGS, side_hashes_doc},
+    {"sketch", sketch, METH_VARARGS, side_sketch_doc},
+    {"hash_rows", hash_rows, METH_VARARGS, side_hash_rows_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
+    {"places", places, METH_VARARGS, places_doc},
     {"address", address, METH_VARARGS, address_doc},
     {"know", know, METH_VARARGS, know_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

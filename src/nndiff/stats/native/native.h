@@ -13,6 +13,13 @@ enum {
     PAD = 32,        /* elements a kernel may write behind the end */
     RTOLS = 9,
     XXH3_LANES = 8,
+    XXH3_STRIPE = 64,    /* bytes */
+    XXH3_BLOCK = 1024,   /* bytes */
+    XXH3_LAST_KEY = 128, /* bytes: where the last stripe's length of the key begins */
+    RUN = 16,            /* elements that a sketch moves together */
+    GROUP = 64,          /* elements whose signs are one word */
+    LOOK_BLOCKS = 32,    /* blocks of a hash that are looked at together */
+    LOOK_AHEAD = 8192,   /* bytes: how far ahead memory is asked for */
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,
     EDGES = 3 * QUANTILES,
@@ -20,6 +27,7 @@ enum {
     PIECE = 16, /* elements in a row that are sampled */
 };
 
+#define XXH3_SCRAMBLE 0x9E3779B1u /* a prime */
 #define EXACT_LIMIT ((int64_t)1 << 22) /* up to so many elements the percentiles are those of numpy.percentile */
 
 typedef enum {
@@ -112,6 +120,13 @@ typedef struct {
     uint32_t from, to;
 } Span;
 
+/* Where signed sums of elements go; stats/sketches.py has the rule. */
+typedef struct {
+    uint64_t seed, at; /* place of the first element in the tensor: a multiple of GROUP */
+    size_t width;      /* a power of two from RUN on */
+    double *sums;
+} Sketch;
+
 /* One vector width. Narrow kernels take float32 or what widens to it, wide kernels float64. */
 typedef struct {
     const char *name;
@@ -148,6 +163,12 @@ typedef struct {
     void (*sort_few)(double *, size_t n, double *sorted);
     /* take stripes of 64 bytes into the lanes of a hash, each with the key 8 bytes further on */
     void (*stripes)(uint64_t lane[XXH3_LANES], const uint8_t *, size_t stripes, const uint8_t *key);
+    void (*hash_blocks)(uint64_t lane[XXH3_LANES], const uint8_t *, size_t blocks, const uint8_t *key);
+    void (*sketch_f32)(const float *, size_t, const Sketch *);
+    void (*sketch_f64)(const double *, size_t, const Sketch *);
+    /* floats in at most LOOK_BLOCKS blocks: their hash, sum, squares and range, and where asked for their sketch */
+    void (*look_f32)(const uint8_t *, size_t blocks, uint64_t lane[XXH3_LANES], const uint8_t *key,
+                     const Sketch * /* may be absent */, Sums *);
 } Kernels;
 
 extern const Kernels KERNELS_BASELINE;

@@ -8,7 +8,6 @@
 enum {
     SIDE_PART = 1 << 18, /* bytes: what one hash is of; part of the recording format */
     SIDE_LEAST = 256,    /* bytes: a shorter part is filled up with zeros; part of the recording format */
-    SIDE_THREADS = 8,
 };
 
 typedef struct {
@@ -28,6 +27,10 @@ typedef struct {
 } SideJob;
 
 size_t side_parts(size_t size);
+/* Look at one part; where a sketch is asked for it is added to, and moved on. Numbers that are not finite spoil it. */
+void side_look_at_part(const SideJob *, size_t number, Sketch * /* may be absent */, SidePart *out);
+/* Give elements as doubles, zeros for what is not finite; PAD behind them. */
+void side_numbers(const Kernels *, Type, const void *, size_t n, double *out);
 /* Look at a tensor on so many threads; return its parts, to be freed, or NULL without memory. */
 SidePart *side_look(const SideJob *, int threads);
 /* Merge the statistics of all parts. */

@@ -26,6 +26,14 @@ static inline unsigned d_nle(vd a, vd b) { return _mm512_cmp_pd_mask(a, b, _CMP_
 static inline unsigned d_ne(vd a, vd b) { return _mm512_cmp_pd_mask(a, b, _CMP_NEQ_UQ); }
 static inline vd d_finite_or_zero(vd a) { return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(a, d_set(DBL_MAX), _CMP_LE_OQ), a); }
 static inline double d_sum(vd a) { return _mm512_reduce_add_pd(a); }
+/* change the signs of the lanes whose bits are set, from a bit on; from memory straight into a mask takes least time */
+static inline vd d_negate(vd a, const uint8_t *which, unsigned from)
+{
+    __mmask8 mask;
+    (void)from; /* a byte is a vector */
+    __asm__("kmovb %1, %0" : "=k"(mask) : "m"(*which));
+    return _mm512_mask_xor_pd(a, mask, a, d_set(-0.0));
+}
 
 static inline vf f_set(float x) { return _mm512_set1_ps(x); }
 static inline vf f_load(const float *p) { return _mm512_loadu_ps(p); }
@@ -44,6 +52,14 @@ static inline unsigned m_bits(mf a) { return _cvtmask16_u32(a); }
 static inline unsigned m_join(mf a, mf b) { return _cvtmask32_u32(_mm512_kunpackw(b, a)); } /* bits of a first */
 static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
 static inline float f_least(vf a) { return _mm512_reduce_min_ps(a); }
+/* lane i takes what was in lane i ^ which, by as many bits of it as there are lanes */
+static inline vf f_exchange(vf a, const uint16_t *which)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i all;
+    __asm__("vpbroadcastw %1, %0" : "=v"(all) : "m"(*which));
+    return _mm512_permutexvar_ps(_mm512_xor_si512(lane, all), a);
+}
 static inline float f_most(vf a) { return _mm512_reduce_max_ps(a); }
 static inline vd f_low(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 static inline vd f_high(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
@@ -154,6 +170,17 @@ static inline mf f_nle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline unsigned m_bits(mf a) { return (unsigned)_mm256_movemask_ps(a); }
 static inline unsigned m_join(mf a, mf b) { return m_bits(a) | m_bits(b) << 8; }
 static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
+static inline vd d_negate(vd a, const uint8_t *which, unsigned from)
+{
+    const __m256i bit_to_sign = _mm256_setr_epi64x(63, 62, 61, 60);
+    __m256d sign = _mm256_castsi256_pd(_mm256_sllv_epi64(_mm256_set1_epi64x(*which >> from), bit_to_sign));
+    return _mm256_xor_pd(a, _mm256_and_pd(sign, d_set(-0.0)));
+}
+static inline vf f_exchange(vf a, const uint16_t *which)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_permutevar8x32_ps(a, _mm256_xor_si256(lane, _mm256_set1_epi32(*which)));
+}
 static inline vd f_low(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline vd f_high(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 static inline vf f_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
@@ -224,6 +251,19 @@ static inline vf f_pick(kf k, vf a, vf b) { return (vf)((k & (kf)a) | (~k & (kf)
 static inline vf f_min(vf a, vf b) { return f_pick(a < b, a, b); }
 static inline vf f_max(vf a, vf b) { return f_pick(a > b, a, b); }
 static inline vf f_abs(vf a) { return (vf)((kf)a & (kf){INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX}); }
+static inline vd d_negate(vd a, const uint8_t *which, unsigned from)
+{
+    const uint64_t bits = *which >> from;
+    const kd sign = {(long long)(bits << 63), (long long)(bits >> 1 << 63)};
+    return (vd)((kd)a ^ sign);
+}
+static inline vf f_exchange(vf a, const uint16_t *which)
+{
+    const unsigned by = *which & 3;
+    float lane[4];
+    f_store(lane, a);
+    return (vf){lane[by], lane[by ^ 1], lane[by ^ 2], lane[by ^ 3]};
+}
 static inline mf f_ne(vf a, vf b) { return a != b; }
 static inline mf f_gt(mf where, vf a, vf b) { return where & (a > b); }
 static inline mf f_nle(vf a, vf b) { return ~(a <= b); }

@@ -1,15 +1,13 @@
-/* The parts of XXH3 that do not depend on the vector width; Kernels.stripes is the rest. */
+/* The parts of XXH3 that do not depend on the vector width; hash_lanes.h is the rest. */
 #include "xxh3.h"
 
 #include <string.h>
-
-enum { STRIPE = 64, SECRET = 192, STRIPES = XXH3_BLOCK / STRIPE, LAST = SECRET - STRIPE };
 
 static const uint64_t PRIME32[3] = {0x9E3779B1u, 0x85EBCA77u, 0xC2B2AE3Du};
 static const uint64_t PRIME64[5] = {0x9E3779B185EBCA87u, 0xC2B2AE3D27D4EB4Fu, 0x165667B19E3779F9u, 0x85EBCA77C2B2AE63u,
                                     0x27D4EB2F165667C5u};
 
-static const uint8_t KEY[SECRET] = {
+const uint8_t XXH3_KEY[XXH3_SECRET] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
     0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
@@ -27,7 +25,7 @@ static const uint8_t KEY[SECRET] = {
 static uint64_t key_at(size_t place)
 {
     uint64_t word;
-    memcpy(&word, KEY + place, sizeof word);
+    memcpy(&word, XXH3_KEY + place, sizeof word);
     return word;
 }
 
@@ -39,19 +37,12 @@ void xxh3_start(Xxh3 *h, const Kernels *kernels, const uint8_t *bytes, size_t si
     memcpy(h->lane, lanes, sizeof lanes);
 }
 
-static void scramble(uint64_t lane[XXH3_LANES])
-{
-    for (size_t i = 0; i < XXH3_LANES; i++)
-        lane[i] = (lane[i] ^ lane[i] >> 47 ^ key_at(LAST + 8 * i)) * PRIME32[0];
-}
-
 void xxh3_step(Xxh3 *h, size_t from, size_t to)
 {
     size_t end = to / XXH3_BLOCK < h->blocks ? to / XXH3_BLOCK : h->blocks;
-    for (size_t block = from / XXH3_BLOCK; block < end; block++) {
-        h->kernels->stripes(h->lane, h->bytes + block * XXH3_BLOCK, STRIPES, KEY);
-        scramble(h->lane);
-    }
+    size_t start = from / XXH3_BLOCK;
+    if (start < end)
+        h->kernels->hash_blocks(h->lane, h->bytes + start * XXH3_BLOCK, end - start, XXH3_KEY);
 }
 
 static uint64_t folded(uint64_t a, uint64_t b)
@@ -71,8 +62,8 @@ static uint64_t merged(const uint64_t lane[XXH3_LANES], size_t key, uint64_t out
 void xxh3_end(Xxh3 *h, uint8_t out[XXH3_SIZE])
 {
     const size_t done = h->blocks * XXH3_BLOCK;
-    h->kernels->stripes(h->lane, h->bytes + done, (h->size - 1 - done) / STRIPE, KEY);
-    h->kernels->stripes(h->lane, h->bytes + h->size - STRIPE, 1, KEY + LAST - 7);
-    const uint64_t both[2] = {merged(h->lane, 11, h->size * PRIME64[0]), merged(h->lane, LAST - 11, ~(h->size * PRIME64[1]))};
+    h->kernels->stripes(h->lane, h->bytes + done, (h->size - 1 - done) / XXH3_STRIPE, XXH3_KEY);
+    h->kernels->stripes(h->lane, h->bytes + h->size - XXH3_STRIPE, 1, XXH3_KEY + XXH3_LAST_KEY - 7);
+    const uint64_t both[2] = {merged(h->lane, 11, h->size * PRIME64[0]), merged(h->lane, XXH3_LAST_KEY - 11, ~(h->size * PRIME64[1]))};
     memcpy(out, both, XXH3_SIZE);
 }

@@ -5,7 +5,9 @@
 
 #include "native.h"
 
-enum { XXH3_SIZE = 16, XXH3_LEAST = 241, XXH3_BLOCK = 1024 };
+enum { XXH3_SIZE = 16, XXH3_LEAST = 241, XXH3_SECRET = 192 };
+
+extern const uint8_t XXH3_KEY[XXH3_SECRET];
 
 typedef struct {
     const Kernels *kernels;

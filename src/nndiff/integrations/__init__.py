@@ -1,0 +1,1 @@
+"""nndiff inside other tools: callbacks that record a training."""

@@ -1,0 +1,14 @@
+/* What Python sees of places.c. */
+#ifndef NNDIFF_PLACES_H
+#define NNDIFF_PLACES_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "native.h"
+
+extern const char places_doc[];
+
+PyObject *places(PyObject *module, PyObject *args);
+
+#endif

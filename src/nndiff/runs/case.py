@@ -17,6 +17,7 @@ from nndiff.stats.sketches import RawArray, fold_sketch, sketch_exact_row, sketc
 
 INITIAL = -1  # the place of the state before the first step, among the steps that both runs have
 
+_WIDEST_SKETCH = 1 << 16  # of a whole tensor that is larger: a row is never as large as a large tensor
 _KEPT_STATES = 8  # steps whose tensors stay in memory
 
 
@@ -112,41 +113,53 @@ class RunCase:
         return tuple(key.name for key in keys if key.kind is TensorKind.WEIGHT and key.name in self.names)
 
     @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """Return how many numbers each parameter and buffer has; those that have more on one side are left out."""
+        counts: dict[str, int] = {}
+        for name in self.names:
+            sizes = set()
+            for where in Where:
+                tensors = self.tensors(where, self.tensor_places[0])
+                for kind in (TensorKind.WEIGHT, TensorKind.BUFFER):
+                    row = tensors.rows.get(self.key(where, kind, name))
+                    if row is not None:
+                        sizes.add(int(tensors.counts[row]))
+            if len(sizes) == 1:
+                counts[name] = sizes.pop()
+        return counts
+
+    @cached_property
     def widths(self) -> Mapping[str, int]:
-        """Return the width of the rows of each parameter and buffer; 0 where a side kept none."""
-        widths: dict[str, int] = {}
-        for place in self.tensor_places[:2]:  # the optimiser has no state before the first step
+        """Return the width of the rows of each parameter and buffer; 0 where rows cannot be compared."""
+        widths: dict[str, int] = dict.fromkeys(self.names, 0)
+        seeds = set()
+        places = self.tensor_places[:2]  # the optimiser has no state before the first step
+        for place in places:
             for where in Where:
                 tensors = self.tensors(where, place)
-                rows_by_name = self._rows_by_name(tensors)
-                for name in self.names:
-                    for row in rows_by_name.get(self.names[name] if where else name, ()):
-                        width = int(tensors.counts[row] if tensors.whole(row) else tensors.widths[row])
-                        widths[name] = min(widths.get(name, width), width)
+                seeds.add(tensors.seed)
+                references = {partner: name for name, partner in self.names.items()} if where else {}
+                for row, key in enumerate(tensors.keys):
+                    name = references.get(key.name, "") if where else key.name
+                    # a counter or a factor of a state is no row of its parameter
+                    if name in self.counts and tensors.counts[row] == self.counts[name]:
+                        width = min(int(tensors.kept_widths[row]), max(_WIDEST_SKETCH, int(tensors.widths[row])))
+                        widths[name] = min(widths[name] or width, width)
+        for name, width in widths.items():
+            if width < self.counts.get(name, 0) and len(seeds) > 1:
+                widths[name] = 0  # sketches of different seeds have nothing in common
         return widths
-
-    def _rows_by_name(self, tensors: StepTensors) -> Mapping[str, Sequence[int]]:
-        rows: dict[str, list[int]] = {}
-        for row, key in enumerate(tensors.keys):
-            if tensors.counts[row] > 1 or key.kind in (TensorKind.WEIGHT, TensorKind.BUFFER):  # not a step counter
-                rows.setdefault(key.name, []).append(row)
-        return rows
 
     def is_exact(self, name: str) -> bool:
         """Return True if the rows of a parameter are all its elements."""
-        tensors = self.tensors(Where.REFERENCE, self.tensor_places[0])
-        for kind in (TensorKind.WEIGHT, TensorKind.BUFFER):
-            row = tensors.rows.get(TensorKey(kind, name))
-            if row is not None:
-                return self.widths[name] == int(tensors.counts[row])
-        return False
+        return name in self.counts and self.widths[name] == self.counts[name]
 
     def row(self, where: Where, place: int, kind: TensorKind, name: str, state: str = "") -> NDArray[np.float64] | None:
         """Return the row of a tensor by the reference's name, or None where the step lacks it."""
         tensors = self.tensors(where, place)
         number = tensors.rows.get(self.key(where, kind, name, state))
         width = self.widths.get(name, 0)
-        if number is None or width == 0:
+        if number is None or width == 0 or tensors.counts[number] != self.counts.get(name):
             return None
         return read_row(tensors, number, width)
 

@@ -20,6 +20,7 @@ from nndiff.runs.causes.randomness import find_randomness
 from nndiff.runs.causes.reporting import find_reported_loss, find_reporting
 from nndiff.runs.causes.rounding import (
     explain_rounding,
+    find_leap,
     find_passes,
     find_remainder,
     is_rounding,
@@ -42,8 +43,8 @@ _STAGES: tuple[tuple[Finder, ...], ...] = (
             onset.case, onset.place, (TensorKind.GRADIENT, TensorKind.STATE, TensorKind.WEIGHT)
         ),
         find_average,
-        find_lost_state,
         find_skipped_steps,
+        find_lost_state,
         find_frozen,
         find_updates,
     ),
@@ -85,7 +86,7 @@ def explain_runs(case: RunCase) -> tuple[Finding, ...]:
     root = min((explanation.place for explanation in explanations), default=len(case.steps))
     explanations += [change for change in settings if change.place <= max(root, 0)]
     if not explanations and rounding is not None:
-        explanations = [explain_rounding(rounding)]
+        explanations = list(find_leap(case)) or [explain_rounding(rounding)]
     elif not explanations:
         explanations = list(find_remainder(case, onsets[0] if onsets else None))
     explanations.sort(key=lambda explanation: explanation.place)

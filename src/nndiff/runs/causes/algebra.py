@@ -30,7 +30,12 @@ class Fit:
     @property
     def reproduces(self) -> bool:
         """Return True if the combination is the vector up to rounding, and rounding does not hide that."""
-        return self.residual <= self.rounding <= TELLING * self.length
+        return self.residual <= self.rounding and not self.is_blurred
+
+    @property
+    def is_blurred(self) -> bool:
+        """Return True if rounding hides whatever the combination is."""
+        return self.rounding > TELLING * self.length
 
     def differs(self, index: int, expected: float) -> bool:
         """Return True if a coefficient is surely not the expected number."""

@@ -11,12 +11,13 @@ import numpy as np
 
 from nndiff.findings.causes import Cause
 from nndiff.result import Finding
-from nndiff.run_facts import Quantity, StepMark
+from nndiff.run_facts import ALL, Quantity
 from nndiff.runs.case import INITIAL, RunCase, Where
 from nndiff.runs.run import TensorKind
 
 # Share of a vector by which rounding in another order moves the gradients of a network in float32.
 ROUNDING_SHARE = 1e-5
+_TENSOR_QUANTITIES = (Quantity.INITIAL_WEIGHTS, Quantity.GRADIENTS, Quantity.WEIGHTS, Quantity.OPTIMIZER)
 _UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SINGLE_ROUNDOFF = 2.0**-24  # of float32, and of rows, which are float32 whatever the tensor is
 
@@ -51,8 +52,10 @@ class Onset:
         """Return True if both runs make the step from the same weights, buffers and data, rounding aside."""
         if not self.knows_before or has_other_data(self.case, self.place):
             return False
-        kinds = (TensorKind.WEIGHT, TensorKind.BUFFER)
-        return all(self.measure(self.before, kind) <= ROUNDING_SHARE for kind in kinds)
+        if self.measure(self.before, TensorKind.WEIGHT) > ROUNDING_SHARE:
+            return False
+        # a bias before batch norm drifts freely, has no effect, and takes the running mean with it
+        return bool(self.noise) or self.measure(self.before, TensorKind.BUFFER) <= ROUNDING_SHARE
 
     @cached_property
     def equal_start(self) -> bool:
@@ -61,6 +64,11 @@ class Onset:
             return False
         kinds = (TensorKind.WEIGHT, TensorKind.BUFFER)
         return not any(list_unequal(self.case, self.before, kind) for kind in kinds)
+
+    @cached_property
+    def has_drift(self) -> bool:
+        """Return True if the gradients are not the same bit for bit."""
+        return self.has_gradients and bool(list_unequal(self.case, self.place, TensorKind.GRADIENT))
 
     @cached_property
     def same_loss(self) -> bool | None:
@@ -112,16 +120,21 @@ class Onset:
     @cached_property
     def noise(self) -> frozenset[str]:
         """Return the parameters whose gradient is made of rounding on a side."""
+        if self.place == INITIAL:
+            return frozenset()
         return self.list_noise(Where.REFERENCE) | self.list_noise(Where.CANDIDATE)
 
     def measure(self, place: int, kind: TensorKind, state: str = "") -> float:
         """Return the relative distance of all tensors of a kind at a place; one that a side lacks counts as zeros.
 
-        It is infinite if what was kept does not tell the distance of tensors that are not the same.
+        Parameters with gradients of rounding size are left out. The distance is infinite if what was kept does not
+        tell that of tensors that are not the same.
         """
         tensors = [self.case.tensors(where, place) for where in Where]
         squared = distance = 0.0
         for name in self.case.names:
+            if name in self.noise:
+                continue
             rows = [
                 side.rows.get(self.case.key(where, kind, name, state))
                 for where, side in zip(Where, tensors, strict=True)
@@ -144,22 +157,28 @@ class Onset:
 
 
 def list_onsets(case: RunCase) -> list[Onset]:
-    """Return the first place at which tensors part and, in order, those at which a small distance jumps."""
-    numbers = [mark.number for mark in _list_tensor_marks(case)]
-    if not numbers:
-        return []
-    numbers = [min(numbers), *sorted(jump.mark.number for jump in case.facts.jumps if jump.mark.number > min(numbers))]
-    places = number_places(case)
-    return [Onset(case, places[number]) for number in numbers]
+    """Return the first step at which tensors are not the same and, in order, those at which more than rounding begins.
 
-
-def _list_tensor_marks(case: RunCase) -> list[StepMark]:
-    marks = []
-    for quantity in (Quantity.INITIAL_WEIGHTS, Quantity.GRADIENTS, Quantity.WEIGHTS, Quantity.OPTIMIZER):
+    These are the first steps at which weights, gradients or state are farther apart than rounding makes them, and
+    those at which the distance of the weights jumps.
+    """
+    numbers: set[int] = set()
+    for quantity in _TENSOR_QUANTITIES:
         mark = case.facts.first_unequal.get(quantity)
         if mark is not None:
-            marks.append(mark)
-    return marks
+            numbers.add(mark.number)
+    if not numbers:
+        return []
+    first = min(numbers)
+    numbers = {first} | {jump.mark.number for jump in case.facts.jumps}
+    for kind in range(3):
+        for step in case.facts.steps:
+            group = (step.groups, step.gradients or {}, step.optimizer or {})[kind].get(ALL)
+            if group is not None and not group.rel_l2 <= ROUNDING_SHARE:
+                numbers.add(step.mark.number)
+                break
+    places = number_places(case)
+    return [Onset(case, places[number]) for number in sorted(numbers) if number >= first]
 
 
 def number_places(case: RunCase) -> dict[int, int]:

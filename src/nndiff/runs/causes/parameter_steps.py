@@ -12,6 +12,7 @@ from nndiff.runs.causes.algebra import ROUNDINGS, Fit, Row, fit_columns
 from nndiff.runs.causes.onset import get_roundoff
 from nndiff.runs.run import TensorKind
 
+DRIFT_SHARE = 1e-3  # of an update that rounding of its gradient may move: the root of the share of such elements
 COUNTER = "step"  # the optimiser's state that counts its steps
 
 
@@ -91,15 +92,22 @@ def _read_means(case: RunCase, where: Where, place: int, name: str) -> dict[str,
     return means
 
 
-def fit_updates(case: RunCase, place: int, name: str) -> Fit | None:
-    """Return the candidate's update as a combination of the reference's and of the weights before it."""
+def fit_updates(case: RunCase, place: int, name: str, has_drift: bool = False) -> Fit | None:
+    """Return the candidate's update as a combination of the reference's and of the weights before it.
+
+    Where the gradients differ by rounding, Adam and its like turn that into steps of full size for the few elements
+    whose gradient is nothing but rounding.
+    """
     reference, candidate = (read_step(case, where, place, name) for where in Where)
     if reference is None or candidate is None or not reference.update.any():
         return None
     columns = [reference.update]
     if reference.weight.any() and reference.update.size > 2:
         columns.append(reference.weight)
-    return fit_columns(candidate.update, columns, reference.rounding + candidate.rounding)
+    rounding = reference.rounding + candidate.rounding
+    if has_drift:
+        rounding += DRIFT_SHARE * float(np.linalg.norm(candidate.update))
+    return fit_columns(candidate.update, columns, rounding)
 
 
 def read_counter(case: RunCase, where: Where, place: int, name: str) -> float | None:

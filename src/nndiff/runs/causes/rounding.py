@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nndiff.findings.causes import Cause
-from nndiff.run_facts import GrowthKind, Quantity
+from nndiff.run_facts import ALL, GrowthKind, Quantity
 from nndiff.runs.case import INITIAL, RunCase, Where
 from nndiff.runs.causes.onset import (
     ROUNDING_SHARE,
@@ -19,12 +19,14 @@ from nndiff.runs.causes.onset import (
     number_places,
     read_losses,
 )
-from nndiff.runs.causes.parameter_steps import read_step
+from nndiff.runs.causes.parameter_steps import DRIFT_SHARE, read_step
 from nndiff.runs.causes.randomness import draws_random_numbers
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
 
 _STEEP = 1e4  # times the distance of the weights: a loss that moves by more is not the same function of them
+_LEAP = 1e4  # times: what one step makes of a distance of rounding size where a ReLU switches stays below
+_LARGE = 1e-4  # relative distance of weights that matters
 _FEW_ROUNDINGS = 1e-6  # relative distance of weights after some steps that rounding alone makes
 _WORDS = {
     Quantity.INITIAL_WEIGHTS: "initial weights",
@@ -44,23 +46,25 @@ def is_rounding(onset: Onset) -> bool:
         return is_chaos and onset.measure(onset.place, TensorKind.WEIGHT) <= _FEW_ROUNDINGS
     if not onset.same_start or onset.same_loss is False or onset.same_gradients is False:
         return False
-    if onset.measure(onset.place, TensorKind.BUFFER) > ROUNDING_SHARE:
+    if not onset.noise and onset.measure(onset.place, TensorKind.BUFFER) > ROUNDING_SHARE:
         return False
-    # Adam turns the last digits of tiny gradients into whole steps: then only the gradients tell
-    return bool(list_unequal(onset.case, onset.place, TensorKind.GRADIENT)) or _has_same_updates(onset)
+    # Adam makes whole steps of gradients that are nothing but rounding, such as those of the biases of attention keys
+    alike, apart = count_moved_alike(onset)
+    return alike >= apart if onset.has_drift else apart == 0
 
 
-def _has_same_updates(onset: Onset) -> bool:
-    """Return True if all parameters are moved alike, rounding aside."""
+def count_moved_alike(onset: Onset) -> tuple[int, int]:
+    """Return how many parameters are moved alike in both runs, rounding aside, and how many are not."""
+    share = DRIFT_SHARE if onset.has_drift else ROUNDING_SHARE
+    counts = [0, 0]
     for name in onset.case.parameter_names:
         reference, candidate = (read_step(onset.case, where, onset.place, name) for where in Where)
-        if reference is None or candidate is None:
+        if name in onset.noise or reference is None or candidate is None:
             continue
         distance = float(np.linalg.norm(candidate.update - reference.update))
-        allowed = reference.rounding + candidate.rounding + ROUNDING_SHARE * float(np.linalg.norm(reference.update))
-        if distance > allowed:
-            return False
-    return True
+        allowed = reference.rounding + candidate.rounding + share * float(np.linalg.norm(reference.update))
+        counts[distance > allowed] += 1
+    return counts[0], counts[1]
 
 
 def explain_rounding(onset: Onset) -> Explanation:
@@ -93,6 +97,25 @@ def explain_rounding(onset: Onset) -> Explanation:
         confidence = min(confidence, 0.7)
     repair = "nothing to repair: other kernels or another order of sums; to be sure, train some steps in float64"
     return explain(case, place, Cause.ROUNDING, (), evidence, repair, confidence, harmless=True)
+
+
+def find_leap(case: RunCase) -> Iterator[Explanation]:
+    """Yield that a distance of rounding size becomes a large one in a single step, and nothing explains it."""
+    before = 0.0
+    for place, step in enumerate(case.facts.steps):
+        weights = step.groups.get(ALL)
+        if weights is None:
+            continue
+        if case.is_consecutive(place) and 0 < before * _LEAP < weights.rel_l2 and weights.rel_l2 > _LARGE:
+            evidence = (
+                f"{name_step(case, place)}: the relative distance of the weights, which rounding began, goes from "
+                f"{before:.1e} to {weights.rel_l2:.1e} in one step, most in {weights.max_l2_name}"
+            )
+            repair = "look at what happens in this step on one side only"
+            names = (weights.max_l2_name,) if weights.max_l2_name else ()
+            yield explain(case, place, Cause.UNEXPLAINED, names, evidence, repair, 0.4)
+            return
+        before = weights.rel_l2
 
 
 def find_passes(onset: Onset) -> Iterator[Explanation]:

@@ -195,7 +195,7 @@ def _describe_updates(case: RunCase, change: SettingChange) -> str:
         return ""
     ratios = []
     for name in change.parameters:
-        fit = fit_updates(case, change.place, name)
+        fit = fit_updates(case, change.place, name, has_drift=True)
         if fit is not None and fit.reproduces:
             ratios.append(float(fit.coefficients[0]))
     return f": the first updates are {statistics.median(ratios):.4g} times as large" if ratios else ""

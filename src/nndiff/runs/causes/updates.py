@@ -33,6 +33,7 @@ from nndiff.runs.causes.settings import (
 from nndiff.text import first_few
 
 _FIRST_RATE = "first_rate"  # of a first step with momentum: Nesterov's is a plain step with a larger rate
+_SMALLEST_FACTOR = 1e-3  # between updates: below it they have nothing to do with each other
 _ALIKE = 0.01  # relative: factors of updates so near are one factor
 
 
@@ -199,8 +200,12 @@ def _compare_updates(
         reference, candidate = (sides[where][name] for where in Where)
         if reference.get_value("lr") is not None and candidate.get_value("lr") is not None:
             continue  # replayed on both sides
-        fit = fit_updates(case, place, name)
-        if fit is None or not fit.reproduces:
+        fit = fit_updates(case, place, name, onset.has_drift)
+        if fit is None or fit.is_blurred:
+            continue
+        if not fit.reproduces:
+            return  # something else than a factor and weight decay is at work
+        if abs(fit.coefficients[0]) < _SMALLEST_FACTOR:
             continue
         if {**reference.settings, "lr": 0} != {**candidate.settings, "lr": 0}:
             continue  # settings that differ explain more than a factor
@@ -212,13 +217,15 @@ def _compare_updates(
             decays[name] = float(fit.coefficients[1])
     if rates:
         names, factor = _choose_alike(rates)
+        rate_is_recorded = "lr" in sides[Where.CANDIDATE][names[0]].settings
         known = "weights and gradients" if onset.same_gradients else "weights"
         evidence = (
             f"{name_step(case, place)}: the candidate's updates of {first_few(names)} are {factor:.4g} times the "
             f"reference's, while {known} are equal"
         )
         repair = "compare learning rates, warm-up and per-group rates where they are set"
-        yield explain(case, place, Cause.LEARNING_RATE, names, evidence, repair, 0.85)
+        cause = Cause.LEARNING_RATE if place == 0 or rate_is_recorded else Cause.SCHEDULE
+        yield explain(case, place, cause, names, evidence, repair, 0.85)
     if decays:
         names, share = _choose_alike(decays)
         rate = sides[Where.CANDIDATE][names[0]].settings.get("lr")

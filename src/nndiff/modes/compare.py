@@ -31,6 +31,7 @@ from nndiff.result import (
 )
 from nndiff.stats import Job
 from nndiff.stats.engine import get_engine
+from nndiff.stats.exact_percentiles import refine_percentiles
 from nndiff.tensors import TensorRef
 from nndiff.text import first_few, listed, plural
 from nndiff.tolerance import Tolerance
@@ -187,7 +188,8 @@ def _measure(
         if progress is not None:
             progress(mode, done, total)
 
-    return get_engine().measure(jobs, count)
+    for job, metrics in zip(jobs, get_engine().measure(jobs, count), strict=True):
+        yield refine_percentiles(metrics, job.reference, job.candidate)
 
 
 def _make_pair(

@@ -70,6 +70,11 @@ def places(
 ) -> int:
     """Add squared errors to both sums; return how many candidates are at low or high with the reference beyond."""
 
+def ranks(
+    reference: Buffer, reference_type: int, candidate: Buffer, candidate_type: int, brackets: Buffer, out: Buffer, /
+) -> tuple[int, int, int, int, int, int]:
+    """Return how many distances are finite, inside a bracket (written to `out`), and below each of four brackets."""
+
 def address(array: Buffer, size: int, /) -> int:
     """Return where its bytes are, or -1 where they are not so many in a row."""
 

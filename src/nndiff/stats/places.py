@@ -37,27 +37,31 @@ def add_errors(
 
     What is not finite is left out.
     """
-    native = _import_native()
+    native = import_native()
     if native is None:
         return _add_with_numpy(reference, candidate, grid, ends, by_channel, by_token)
-    sides = []
-    for raw, dtype in (reference, candidate):
-        if dtype.name not in _CODES:
-            raw, dtype = dtype.decode(raw).astype(np.float64), DTYPES["float64"]
-        sides.append((np.ascontiguousarray(raw).view(np.uint8), _CODES[dtype.name]))
-    (ref_bytes, ref_code), (cand_bytes, cand_code) = sides
-    clipped: int = native.places(ref_bytes, ref_code, cand_bytes, cand_code, *grid, *ends, by_channel, by_token)
+    sides = (*pack_table(reference), *pack_table(candidate))
+    clipped: int = native.places(*sides, *grid, *ends, by_channel, by_token)
     return clipped
 
 
-def _import_native() -> Any:
+def pack_table(side: Table) -> tuple[NDArray[np.uint8], int]:
+    """Return the bytes of a side and the number of their type, as C takes them."""
+    raw, dtype = side
+    if dtype.name not in _CODES:
+        raw, dtype = dtype.decode(raw).astype(np.float64), DTYPES["float64"]
+    return np.ascontiguousarray(raw).view(np.uint8), _CODES[dtype.name]
+
+
+def import_native() -> Any:
+    """Return the C extension, or None where it was not built or is not wanted."""
     if os.environ.get("NNDIFF_ENGINE") == "numpy":
         return None
     try:
         from nndiff.stats import _native
     except ImportError:
         return None
-    return _native if hasattr(_native, "places") else None  # a build from older sources lacks it
+    return _native if hasattr(_native, "ranks") else None  # a build from older sources lacks it
 
 
 def _add_with_numpy(

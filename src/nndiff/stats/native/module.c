@@ -389,6 +389,7 @@ static PyMethodDef module_methods[] = {
     {"hash_rows", hash_rows, METH_VARARGS, side_hash_rows_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
     {"places", places, METH_VARARGS, places_doc},
+    {"ranks", ranks, METH_VARARGS, ranks_doc},
     {"address", address, METH_VARARGS, address_doc},
     {"know", know, METH_VARARGS, know_doc},
     {"gather", gather, METH_VARARGS, gather_doc},

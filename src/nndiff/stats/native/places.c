@@ -1,5 +1,7 @@
-/* Squared errors summed by channel and by token, and values that were clipped: where in a layer the error is. */
+/* Squared errors summed by channel and by token, and values that were clipped: where in a layer the error is.
+   And the ranks of distances, from which percentiles are exact. */
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "places.h"
@@ -133,4 +135,88 @@ PyObject *places(PyObject *module, PyObject *args)
     if (!fits)
         return PyErr_Format(PyExc_ValueError, "the sizes do not fit each other");
     return PyLong_FromLongLong(clipped);
+}
+
+typedef struct {
+    double low[QUANTILES], high[QUANTILES]; /* brackets, each around a percentile */
+    int64_t below[QUANTILES], finite;
+    double *out; /* the distances inside a bracket */
+    int64_t room, taken;
+} Ranks;
+
+/* Write the distances of a piece; mark those inside a bracket, and count those below each. */
+EVERY_WIDTH static void mark_piece(const double *r, const double *c, size_t n, Ranks *ranks, double *d, int64_t *marks)
+{
+    int64_t finite = 0;
+    for (size_t i = 0; i < n; i++) {
+        d[i] = fabs(c[i] - r[i]);
+        finite += d[i] <= DBL_MAX; /* what is not finite is below and inside nothing */
+        marks[i] = 0;
+    }
+    ranks->finite += finite;
+    for (size_t k = 0; k < QUANTILES; k++) {
+        double low = ranks->low[k], high = ranks->high[k];
+        int64_t below = 0;
+        for (size_t i = 0; i < n; i++) {
+            below += d[i] < low;
+            marks[i] |= (d[i] >= low) & (d[i] <= high);
+        }
+        ranks->below[k] += below;
+    }
+}
+
+static void rank_piece(const double *r, const double *c, size_t n, Ranks *ranks)
+{
+    double d[PIECE_OF_ROW];
+    int64_t marks[PIECE_OF_ROW + 8] = {0};
+    mark_piece(r, c, n, ranks, d, marks);
+    for (size_t i = 0; i < n; i += 8) { /* few are inside */
+        const int64_t *m = marks + i;
+        if (!(m[0] | m[1] | m[2] | m[3] | m[4] | m[5] | m[6] | m[7]))
+            continue;
+        for (size_t j = i; j < i + 8 && j < n; j++) {
+            if (marks[j] && ranks->taken < ranks->room)
+                ranks->out[ranks->taken] = d[j];
+            ranks->taken += marks[j];
+        }
+    }
+}
+
+const char ranks_doc[] = "ranks(ref, ref_type, cand, cand_type, brackets, out) -> (finite, taken, below, ...): count distances "
+                         "below each of four brackets (low, high), and write those inside one to out as long as there is room.";
+
+PyObject *ranks(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer ref, cand, brackets, out;
+    int types[2];
+    if (!PyArg_ParseTuple(args, "y*iy*iy*w*", &ref, &types[0], &cand, &types[1], &brackets, &out))
+        return NULL;
+    int known = types[0] >= TYPE_F64 && types[0] <= TYPE_BF16 && types[1] >= TYPE_F64 && types[1] <= TYPE_BF16;
+    int64_t count = known ? ref.len / TYPE_SIZE[types[0]] : 0;
+    int fits = known && ref.len == count * TYPE_SIZE[types[0]] && cand.len == count * TYPE_SIZE[types[1]] &&
+               brackets.len == 2 * QUANTILES * (int64_t)sizeof(double);
+    Ranks all = {.out = out.buf, .room = out.len / (int64_t)sizeof(double)};
+    if (fits) {
+        double ends[2 * QUANTILES], r[PIECE_OF_ROW], c[PIECE_OF_ROW];
+        memcpy(ends, brackets.buf, sizeof ends);
+        for (int k = 0; k < QUANTILES; k++)
+            all.low[k] = ends[2 * k], all.high[k] = ends[2 * k + 1];
+        Py_BEGIN_ALLOW_THREADS
+        for (int64_t start = 0; start < count; start += PIECE_OF_ROW) {
+            size_t n = (size_t)(count - start < PIECE_OF_ROW ? count - start : PIECE_OF_ROW);
+            widen((Type)types[0], (const char *)ref.buf + start * TYPE_SIZE[types[0]], n, r);
+            widen((Type)types[1], (const char *)cand.buf + start * TYPE_SIZE[types[1]], n, c);
+            rank_piece(r, c, n, &all);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&ref);
+    PyBuffer_Release(&cand);
+    PyBuffer_Release(&brackets);
+    PyBuffer_Release(&out);
+    if (!fits)
+        return PyErr_Format(PyExc_ValueError, "the sizes do not fit each other");
+    return Py_BuildValue("LLLLLL", (long long)all.finite, (long long)all.taken, (long long)all.below[0],
+                         (long long)all.below[1], (long long)all.below[2], (long long)all.below[3]);
 }

@@ -7,8 +7,9 @@
 
 #include "native.h"
 
-extern const char places_doc[];
+extern const char places_doc[], ranks_doc[];
 
 PyObject *places(PyObject *module, PyObject *args);
+PyObject *ranks(PyObject *module, PyObject *args);
 
 #endif

@@ -139,10 +139,12 @@ def find_passes(onset: Onset) -> Iterator[Explanation]:
         yield explain(case, place, Cause.FORWARD_PASS, (), evidence, repair, 0.8)
     elif onset.same_gradients is False and onset.equal_start:  # the least drift may switch a ReLU
         names = [name for name in list_unequal(case, place, TensorKind.GRADIENT) if name not in onset.noise]
+        is_known = all(case.widths.get(name) for name in names)
+        relation = ", not by one factor" if is_known else "; only statistics of them were kept"
         known = "and the loss are equal" if onset.same_loss else "are equal; the loss is not known"
         evidence = (
             f"{step}: {equal} {known}, the gradients of {len(names)} parameters are not, going backwards first in "
-            f"{names[-1]}, not by one factor"
+            f"{names[-1]}{relation}"
         )
         repair = "compare the backward pass: nndiff run REF_MODEL CAND_MODEL; look at custom backward functions, detach"
         yield explain(case, place, Cause.GRADIENTS_ONLY, names[::-1], evidence, repair, 0.8)

@@ -63,16 +63,17 @@ def find_updates(onset: Onset) -> Iterator[Explanation]:
     names = [name for name in case.parameter_names if name not in onset.noise]
     sides = _read_side(case, Where.REFERENCE, place, names), _read_side(case, Where.CANDIDATE, place, names)
     explanations: dict[str, Explanation] = {}
+    compared: dict[str, Explanation] = {}
     for setting, members in _compare_values(sides).items():
         explanation = _explain_setting(onset, setting, members, sides)
         explanations[explanation.finding.cause] = explanation
     if onset.same_start and onset.same_state_before and onset.same_gradients is not False:
         for explanation in _compare_updates(onset, sides):
-            cause = explanation.finding.cause
-            if cause in explanations:
-                explanation = _join(case, explanations[cause], explanation)
-            explanations[cause] = explanation
-    yield from explanations.values()
+            compared[explanation.finding.cause] = explanation
+    for cause, explanation in explanations.items():
+        yield _join(case, explanation, compared[cause]) if cause in compared else explanation
+    if not explanations:
+        yield from compared.values()
 
 
 def _join(case: RunCase, solved: Explanation, compared: Explanation) -> Explanation:

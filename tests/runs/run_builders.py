@@ -55,6 +55,7 @@ class Training:
     after_step: Callable[[int, nn.Module, torch.optim.Optimizer], None] = lambda step, model, optimizer: None
     skips_update: Callable[[int], bool] = lambda step: False
     report_loss: Callable[[int, float], float] = lambda step, loss: loss
+    add_scalars: Callable[[int, float], Mapping[str, float]] = lambda step, loss: {}
     zero_grad: bool = True
     seed: int = 0
     width: int = EXACT
@@ -90,6 +91,7 @@ def train(training: Training) -> MemoryRun:
                 optimizer.step()
             training.after_step(number, model, optimizer)
             scalars = {"loss": training.report_loss(number, float(loss.detach()))}
+            scalars |= training.add_scalars(number, scalars["loss"])
             if training.keeps_settings:
                 scalars |= read_hyper_parameters([optimizer])
             kept = number % training.every == 0

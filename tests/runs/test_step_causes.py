@@ -227,6 +227,16 @@ def test_a_loss_that_is_reported_differently(report, text):
     assert text in expect_cause(compare_trainings(SMALL, report_loss=report), Cause.REPORTING, where=["loss"]).evidence
 
 
+def test_other_scalars_are_no_settings_and_no_losses():
+    def add_scalars(factor):
+        return lambda step, loss: {"seconds": factor * (step % 3), "share/0": factor, "accuracy": factor * (step + 1)}
+
+    base = replace(SMALL, add_scalars=add_scalars(1.0))
+    (finding,) = explain_runs(compare_trainings(base, add_scalars=add_scalars(100.0)))
+    assert (finding.cause, finding.where, finding.harmless) == (Cause.REPORTING, ("accuracy",), True)
+    assert "percent against a share" in finding.evidence
+
+
 def test_a_loss_that_is_averaged():
     losses = []
 

@@ -164,7 +164,7 @@ def find_remainder(case: RunCase, onset: Onset | None) -> Iterator[Explanation]:
         if names:
             evidence = (
                 f"{name_step(case, onset.place)}: weights before, data and gradients are equal, the updates are not "
-                f"({first_few(names)}): not by a learning rate, weight decay or momentum alone"
+                f"({first_few(names)}): no factor and no share of the weights explains it"
             )
             repair = "compare the optimisers: class, settings, state, and what changes weights beside them"
             yield explain(case, onset.place, Cause.UPDATE_RULE, names, evidence, repair, 0.7)

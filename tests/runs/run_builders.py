@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nndiff.findings.causes import Cause
+from nndiff.result import Finding
 from nndiff.runs.batch import fingerprint_batch
 from nndiff.runs.capture import fingerprint_generators, read_hyper_parameters
 from nndiff.runs.case import RunCase
+from nndiff.runs.causes import explain_runs
 from nndiff.runs.comparison import RunRules, compare_pair
 from nndiff.runs.run import RunDescription, Step, StepTensors, TensorKey, TensorKind
 from nndiff.stats.sketches import RawArray, sketch_tensors
@@ -52,9 +55,11 @@ class Training:
     after_step: Callable[[int, nn.Module, torch.optim.Optimizer], None] = lambda step, model, optimizer: None
     skips_update: Callable[[int], bool] = lambda step: False
     report_loss: Callable[[int, float], float] = lambda step, loss: loss
+    add_scalars: Callable[[int, float], Mapping[str, float]] = lambda step, loss: {}
     zero_grad: bool = True
     seed: int = 0
     width: int = EXACT
+    sketch_seed: int = 7
     every: int = 1
     keeps_settings: bool = True
     keeps_initial: bool = True
@@ -86,8 +91,9 @@ def train(training: Training) -> MemoryRun:
                 optimizer.step()
             training.after_step(number, model, optimizer)
             scalars = {"loss": training.report_loss(number, float(loss.detach()))}
+            scalars |= training.add_scalars(number, scalars["loss"])
             if training.keeps_settings:
-                scalars |= read_hyper_parameters(optimizer)
+                scalars |= read_hyper_parameters([optimizer])
             kept = number % training.every == 0
             if kept:
                 states[number] = keep_tensors(recorded, optimizer, training, model)
@@ -131,7 +137,7 @@ def keep_tensors(
         plain = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
         arrays.append(np.ascontiguousarray(plain.numpy()))
     raws = [RawArray.from_array(array) for array in arrays]
-    kept = sketch_tensors(raws, [training.width] * len(raws), 7)
+    kept = sketch_tensors(raws, [training.width] * len(raws), training.sketch_seed)
     return StepTensors(
         keys=tuple(tensors),
         shapes=tuple(tuple(tensor.shape) for tensor in tensors.values()),
@@ -140,7 +146,7 @@ def keep_tensors(
         digests=kept.digests,
         widths=kept.widths,
         sketches=kept.sketches,
-        seed=7,
+        seed=training.sketch_seed,
     )
 
 
@@ -154,8 +160,23 @@ def compare_trainings(reference: Training, **faults: Any) -> RunCase:
     return build_case(train(reference), train(replace(reference, **faults)))
 
 
+def expect_cause(
+    case: RunCase, cause: Cause, step: str = "epoch 0, batch 0", where: Sequence[str] | None = None
+) -> Finding:
+    """Return the one finding of a case, which must name this cause, this step and these tensors."""
+    findings = explain_runs(case)
+    assert [finding.cause for finding in findings] == [cause], findings
+    (finding,) = findings
+    assert step in finding.evidence, finding
+    assert where is None or list(finding.where) == list(where), finding
+    assert finding.repair
+    assert not finding.harmless
+    assert finding.confidence >= 0.7
+    return finding
+
+
 def make_batches(
-    epochs: int = 1, count: int = 8, size: int = 16, features: int = 6, classes: int = 3, seed: int = 1
+    epochs: int = 1, count: int = 6, size: int = 16, features: int = 6, classes: int = 3, seed: int = 1
 ) -> list[list[tuple[Tensor, Tensor]]]:
     """Return the same batches in every epoch."""
     generator = torch.Generator().manual_seed(seed)
@@ -166,10 +187,14 @@ def make_batches(
     return [list(batches) for _ in range(epochs)]
 
 
+def split_batches(x: Tensor, y: Tensor, size: int = 16) -> list[tuple[Tensor, Tensor]]:
+    """Return the batches of one epoch."""
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
 def make_mlp(features: int = 6, hidden: int = 12, classes: int = 3) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, classes)
-    )
+    layers = [nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, classes)]
+    return nn.Sequential(*layers)
 
 
 def make_norm_mlp() -> nn.Module:
@@ -184,5 +209,48 @@ def make_norm_mlp() -> nn.Module:
     )
 
 
-def make_dropout_mlp(rate: float) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Dropout(rate), nn.Linear(12, 3))
+def make_convnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 8, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+
+
+class Encoder(nn.Module):
+    """Embed tokens and attend: the biases of the keys have gradients of rounding size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layer(self.embedding(tokens)).mean(1))
+
+
+def make_token_batches(count: int = 6) -> list[list[tuple[Tensor, Tensor]]]:
+    generator = torch.Generator().manual_seed(3)
+    batches = []
+    for _ in range(count):
+        tokens = torch.randint(0, 20, (16, 5), generator=generator)
+        batches.append((tokens, torch.randint(0, 3, (16,), generator=generator)))
+    return [batches]
+
+
+def use(optimizer: type[torch.optim.Optimizer], **settings: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    """Return what makes an optimiser of all parameters."""
+    return lambda model: optimizer(model.parameters(), **settings)
+
+
+SGD = use(torch.optim.SGD, lr=0.1)
+ADAM = use(torch.optim.Adam, lr=0.01)
+SMALL = Training(make_mlp, SGD, make_batches())  # every element is kept
+LARGE = Training(lambda: make_mlp(64, 128, 10), SGD, make_batches(features=64, classes=10), width=64)  # sketches

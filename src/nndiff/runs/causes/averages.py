@@ -13,22 +13,29 @@ from nndiff.runs.causes.onset import Explanation, Onset, explain, get_roundoff, 
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
 
-_MOST_STEPS = 4  # that are looked at
+_MOST_STEPS = 6  # that are looked at, over the whole run
 _FEWEST_STEPS = 2  # the first alone may as well be a smaller learning rate
 
 
 def find_average(onset: Onset) -> Iterator[Explanation]:
     """Yield that one side's weights are a moving average of the other side's, step by step."""
     case, place = onset.case, onset.place
-    places = [later for later in range(max(place, 0), len(case.steps)) if case.is_consecutive(later)][:_MOST_STEPS]
+    places = [later for later in range(max(place, 0), len(case.steps)) if case.is_consecutive(later)]
+    if not places:
+        return
+    chosen = np.unique(np.linspace(0, len(places) - 1, _MOST_STEPS).round().astype(int))
     for where in Where:
         fits: list[Fit] = []
-        for later in places:
-            fit = _fit_average(case, where, later)
-            if fit is None or not fit.reproduces or not 0 < fit.coefficients[0] < 1 - SURE * fit.errors[0]:
+        is_average = True
+        for index in chosen:
+            fit = _fit_average(case, where, places[index])
+            if fit is not None and fit.is_blurred:
+                continue  # an average moves little at first
+            is_average = fit is not None and fit.reproduces and 0 < fit.coefficients[0] < 1 - SURE * fit.errors[0]
+            if fit is None or not is_average:
                 break
             fits.append(fit)
-        if len(fits) < _FEWEST_STEPS or len(fits) < len(places):
+        if len(fits) < _FEWEST_STEPS or not is_average:
             continue
         decays = [1 - float(fit.coefficients[0]) for fit in fits]
         decay = f"{decays[-1]:.6g}"
@@ -57,4 +64,4 @@ def _fit_average(case: RunCase, where: Where, place: int) -> Fit | None:
         rounding += (get_roundoff(case, where, place, TensorKind.WEIGHT, name) * float(np.linalg.norm(after))) ** 2
     if not moves:
         return None
-    return fit_columns(np.concatenate(moves), [np.concatenate(ways)], ROUNDINGS * 2 * float(np.sqrt(rounding)))
+    return fit_columns(np.concatenate(moves), [np.concatenate(ways)], ROUNDINGS * float(np.sqrt(rounding)))

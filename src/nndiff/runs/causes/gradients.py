@@ -93,10 +93,10 @@ def _find_accumulated(onset: Onset) -> Iterator[Explanation]:
         if not names:
             continue
         target, column, earlier = (np.concatenate([rows[name] for name in names]) for rows in (now, fresh, old))
-        fit = fit_columns(target, [column, earlier], _round(target, earlier))
+        fit = fit_columns(target, [column, earlier], _round(onset, target, earlier))
         if fit is None or not fit.reproduces:
             continue
-        if all(agree_within(float(coefficient), 1.0, 10 * ROUNDING_SHARE) for coefficient in fit.coefficients):
+        if all(agree_within(float(coefficient), 1.0, 10 * onset.gradient_share) for coefficient in fit.coefficients):
             evidence = (
                 f"{name_step(case, place)}: the {name_side(where)}'s gradients are the other side's plus its own of "
                 f"the step before (they leave {fit.residual / fit.length:.1e} unexplained)"
@@ -106,9 +106,9 @@ def _find_accumulated(onset: Onset) -> Iterator[Explanation]:
             return
 
 
-def _round(*rows: Row) -> float:
+def _round(onset: Onset, *rows: Row) -> float:
     """Return the length that rounding may leave of gradients computed along another way."""
-    return ROUNDING_SHARE * sum(float(np.linalg.norm(row)) for row in rows)
+    return onset.gradient_share * sum(float(np.linalg.norm(row)) for row in rows)
 
 
 def _find_scaled(onset: Onset) -> Iterator[Explanation]:
@@ -121,18 +121,20 @@ def _find_scaled(onset: Onset) -> Iterator[Explanation]:
     changed: list[str] = []
     fits: list[Fit] = []
     for name in names:
-        fit = fit_columns(gradients[1][name], [gradients[0][name]], _round(gradients[1][name]))
-        if fit is not None and fit.reproduces and abs(fit.coefficients[0] - 1) <= ROUNDING_SHARE:
+        fit = fit_columns(gradients[1][name], [gradients[0][name]], _round(onset, gradients[1][name]))
+        if fit is not None and fit.reproduces and abs(fit.coefficients[0] - 1) <= onset.gradient_share:
             continue
         changed.append(name)
         fits += [fit] if fit is not None else []
     if not changed:
         return
     target, column = (np.concatenate([gradients[where][name] for name in changed]) for where in (1, 0))
-    whole = fit_columns(target, [column], _round(target))
+    whole = fit_columns(target, [column], _round(onset, target))
     if whole is None or not whole.reproduces:
         return
     factor = float(whole.coefficients[0])
+    if agree_within(factor, 1.0, onset.gradient_share):
+        return
     if len(changed) == len(names):
         clipped = _explain_norm_cap(onset, factor, names)
         if clipped is not None:
@@ -216,7 +218,7 @@ def _find_clamped(onset: Onset) -> Iterator[Explanation]:
         rows = [row for row, key in enumerate(partner.keys) if key.kind is TensorKind.GRADIENT]
         if extremes.count(largest) < 2 or not largest or np.abs(partner.statistics[rows, 3:5]).max() <= largest:
             continue
-        names = [name for name in case.names if _is_clamped(case, where, place, name, largest)]
+        names = [name for name in case.names if _is_clamped(onset, where, name, largest)]
         if not names:
             continue
         evidence = (
@@ -228,8 +230,9 @@ def _find_clamped(onset: Onset) -> Iterator[Explanation]:
         return
 
 
-def _is_clamped(case: RunCase, where: Where, place: int, name: str, largest: float) -> bool:
+def _is_clamped(onset: Onset, where: Where, name: str, largest: float) -> bool:
     """Return True if a gradient is the other side's, clamped; on sketches only that it reaches the limit is known."""
+    case, place = onset.case, onset.place
     row, partner = (case.row(side, place, TensorKind.GRADIENT, name) for side in (where, Where(1 - where)))
     statistics = case.statistics(where, place, TensorKind.GRADIENT, name)
     if row is None or partner is None or statistics is None or largest not in np.abs(statistics[3:5]):
@@ -237,4 +240,4 @@ def _is_clamped(case: RunCase, where: Where, place: int, name: str, largest: flo
     if not case.is_exact(name):
         return True
     clamped = np.clip(partner, -largest, largest)
-    return float(np.linalg.norm(row - clamped)) <= _round(row)
+    return float(np.linalg.norm(row - clamped)) <= _round(onset, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,8 @@ from nndiff.runs.run import TensorKind
 
 # Share of a vector by which rounding in another order moves the gradients of a network in float32.
 ROUNDING_SHARE = 1e-5
+_SMALL_DRIFT = 1e-4  # relative distance of weights up to which gradients of two runs are still nearly the same
+_AMPLIFICATION = 30.0  # times the drift of the weights, relative: how far gradients may move with it
 _TENSOR_QUANTITIES = (Quantity.INITIAL_WEIGHTS, Quantity.GRADIENTS, Quantity.WEIGHTS, Quantity.OPTIMIZER)
 _UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SINGLE_ROUNDOFF = 2.0**-24  # of float32, and of rows, which are float32 whatever the tensor is
@@ -52,10 +54,20 @@ class Onset:
         """Return True if both runs make the step from the same weights, buffers and data, rounding aside."""
         if not self.knows_before or has_other_data(self.case, self.place):
             return False
-        if self.measure(self.before, TensorKind.WEIGHT) > ROUNDING_SHARE:
+        if self.drift > _SMALL_DRIFT:
             return False
         # a bias before batch norm drifts freely, has no effect, and takes the running mean with it
-        return bool(self.noise) or self.measure(self.before, TensorKind.BUFFER) <= ROUNDING_SHARE
+        return bool(self.noise) or self.measure(self.before, TensorKind.BUFFER) <= _SMALL_DRIFT
+
+    @cached_property
+    def drift(self) -> float:
+        """Return the relative distance of the weights right before the step, which rounding may have made."""
+        return self.measure(self.before, TensorKind.WEIGHT)
+
+    @property
+    def gradient_share(self) -> float:
+        """Return the share of a gradient that rounding and the drift of the weights may move."""
+        return ROUNDING_SHARE + _AMPLIFICATION * self.drift
 
     @cached_property
     def equal_start(self) -> bool:
@@ -188,12 +200,18 @@ def number_places(case: RunCase) -> dict[int, int]:
     return places
 
 
+def read_scalars(case: RunCase, where: Where, place: int) -> Mapping[str, float]:
+    """Return the scalars of a step; of old dumps those that both sides have, so that no checkpoint is opened again."""
+    if case.run(where).description.keep == "dump":
+        return {name: pair[where] for name, pair in case.facts.steps[place].scalars.items()}
+    return case.step(where, place).scalars
+
+
 def read_losses(case: RunCase, place: int) -> tuple[float, float] | None:
     """Return the losses of a step: the first scalar that both sides have and that is a loss by its name."""
-    reference, candidate = (case.step(where, place).scalars for where in Where)
-    for name, loss in reference.items():
-        if "loss" in name.lower() and name in candidate:
-            return loss, candidate[name]
+    for name, losses in case.facts.steps[place].scalars.items():
+        if "loss" in name.lower():
+            return losses
     return None
 
 

@@ -39,34 +39,39 @@ def find_reporting(case: RunCase) -> Iterator[Explanation]:
         ]
         if not apart:
             continue
-        relation = _describe_relation(case, reference, candidate) or "they follow no constant factor"
+        relation = _describe_relation(case, reference, candidate)
+        is_loss = "loss" in name.lower()
+        if not relation and not is_loss:
+            continue  # a time, a temperature: it may well differ
+        relation = relation or "they follow no constant factor"
         evidence = (
             f"{name} differs in {len(apart)} of {count} steps, first at {name_step(case, places[apart[0]])} "
             f"({reference[apart[0]]:.6g} against {candidate[apart[0]]:.6g}), while all recorded weights are equal: "
             f"{relation}"
         )
         repair = f"only the reporting differs: compare how {name} is averaged, scaled and logged"
-        yield explain(case, places[apart[0]], Cause.REPORTING, (name,), evidence, repair, 0.95)
+        yield explain(case, places[apart[0]], Cause.REPORTING, (name,), evidence, repair, 0.95, harmless=not is_loss)
 
 
 def _list_scalars(case: RunCase) -> list[str]:
-    """Return the scalars of the first common step that are no settings of the optimiser."""
-    if not case.steps:
+    """Return the scalars that both sides have at the first common step, without the settings of the optimisers."""
+    if not case.facts.steps:
         return []
-    reference, candidate = (case.step(where, 0).scalars for where in Where)
-    return [name for name in reference if name in candidate and "/" not in name]
+    return [name for name in case.facts.steps[0].scalars if not name.rpartition("/")[2].isdigit()]
 
 
 def _read_values(case: RunCase, name: str) -> tuple[list[int], list[float], list[float]]:
     """Return a scalar at all steps at which both sides have a number."""
-    places, values = [], ([], [])  # type: tuple[list[int], tuple[list[float], list[float]]]
-    for place in range(len(case.steps)):
-        numbers = [case.step(where, place).scalars.get(name, math.nan) for where in Where]
+    places: list[int] = []
+    reference: list[float] = []
+    candidate: list[float] = []
+    for place, step in enumerate(case.facts.steps):
+        numbers = step.scalars.get(name, (math.nan, math.nan))
         if all(math.isfinite(number) for number in numbers):
             places.append(place)
-            values[0].append(numbers[0])
-            values[1].append(numbers[1])
-    return places, values[0], values[1]
+            reference.append(numbers[0])
+            candidate.append(numbers[1])
+    return places, reference, candidate
 
 
 def _describe_relation(case: RunCase, reference: Sequence[float], candidate: Sequence[float]) -> str:

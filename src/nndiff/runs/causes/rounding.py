@@ -139,10 +139,12 @@ def find_passes(onset: Onset) -> Iterator[Explanation]:
         yield explain(case, place, Cause.FORWARD_PASS, (), evidence, repair, 0.8)
     elif onset.same_gradients is False and onset.equal_start:  # the least drift may switch a ReLU
         names = [name for name in list_unequal(case, place, TensorKind.GRADIENT) if name not in onset.noise]
+        is_known = all(case.widths.get(name) for name in names)
+        relation = ", not by one factor" if is_known else "; only statistics of them were kept"
         known = "and the loss are equal" if onset.same_loss else "are equal; the loss is not known"
         evidence = (
             f"{step}: {equal} {known}, the gradients of {len(names)} parameters are not, going backwards first in "
-            f"{names[-1]}, not by one factor"
+            f"{names[-1]}{relation}"
         )
         repair = "compare the backward pass: nndiff run REF_MODEL CAND_MODEL; look at custom backward functions, detach"
         yield explain(case, place, Cause.GRADIENTS_ONLY, names[::-1], evidence, repair, 0.8)
@@ -162,7 +164,7 @@ def find_remainder(case: RunCase, onset: Onset | None) -> Iterator[Explanation]:
         if names:
             evidence = (
                 f"{name_step(case, onset.place)}: weights before, data and gradients are equal, the updates are not "
-                f"({first_few(names)}): not by a learning rate, weight decay or momentum alone"
+                f"({first_few(names)}): no factor and no share of the weights explains it"
             )
             repair = "compare the optimisers: class, settings, state, and what changes weights beside them"
             yield explain(case, onset.place, Cause.UPDATE_RULE, names, evidence, repair, 0.7)

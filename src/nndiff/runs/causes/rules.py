@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -130,6 +130,8 @@ def solve_settings(rule: Rule, step: ParameterStep, settings: Settings) -> dict[
     """Return the settings that reproduce a step of a parameter, by least squares; {} if none do."""
     if step.gradient is None or not step.gradient.any() or not step.update.any():
         return {}
+    if settings.get("maximize"):
+        step = replace(step, gradient=-step.gradient)
     solved = _solve_sgd(step) if rule is Rule.SGD else _solve_adam(step, settings)
     is_possible = all(_is_possible(name, estimate) for name, estimate in solved.items())
     return solved if is_possible else {}

@@ -10,7 +10,7 @@ from typing import cast
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import RunCase, Where
 from nndiff.runs.causes.algebra import agree_within
-from nndiff.runs.causes.onset import Explanation, explain, name_side, name_step
+from nndiff.runs.causes.onset import Explanation, explain, name_side, name_step, read_scalars
 from nndiff.runs.causes.parameter_steps import fit_updates
 from nndiff.text import first_few
 
@@ -29,10 +29,12 @@ CAUSES = {
 }
 _WORDS = {"lr": "learning rate", "beta1": "beta 1", "beta2": "beta 2"}
 SWITCHES = frozenset({"nesterov", "amsgrad", "maximize", "centered", "decoupled_weight_decay"})
-# How an optimiser computes, or what a scheduler notes down: nothing of it changes a step.
-_IGNORED = frozenset({
-    "foreach", "fused", "capturable", "differentiable",
-    "initial_lr", "max_lr", "min_lr", "base_lr", "max_momentum", "base_momentum", "swa_lr",
+# The other settings of PyTorch's optimisers and of transformers' Adafactor. What else has a slash in its name may be
+# anything: how an optimiser computes, what a scheduler notes down, the loss of a task.
+_OTHER_SETTINGS = frozenset({
+    "amsgrad", "maximize", "centered", "alpha", "rho", "lambd", "t0", "lr_decay", "initial_accumulator_value",
+    "etas.0", "etas.1", "step_sizes.0", "step_sizes.1", "momentum_decay", "eps.0", "eps.1", "d", "beta2_decay",
+    "clip_threshold", "decay_rate", "scale_parameter", "relative_step", "warmup_init", "correct_bias", "ns_steps",
 })  # fmt: skip
 _BETAS = {"betas.0": "beta1", "betas.1": "beta2"}
 SAME_SETTING = 1e-6  # relative: a schedule computed in float32 or in another order is the same schedule
@@ -93,10 +95,11 @@ def _find_homes(case: RunCase, where: Where) -> dict[str, int]:
 def read_groups(case: RunCase, where: Where, place: int) -> dict[int, dict[str, float]]:
     """Return the settings of each parameter group at a step."""
     groups: dict[int, dict[str, float]] = {}
-    for scalar, number in case.step(where, place).scalars.items():
-        name, slash, index = scalar.rpartition("/")
-        if slash and index.isdigit() and name not in _IGNORED:
-            groups.setdefault(int(index), {})[_BETAS.get(name, name)] = number
+    for scalar, number in read_scalars(case, where, place).items():
+        name, _, index = scalar.rpartition("/")
+        name = _BETAS.get(name, name)
+        if index.isdigit() and (name in CAUSES or name in _OTHER_SETTINGS):
+            groups.setdefault(int(index), {})[name] = number
     return groups
 
 
@@ -220,7 +223,7 @@ def _name_groups(case: RunCase, change: SettingChange) -> str:
 def _read_pair(case: RunCase, change: SettingChange, place: int) -> tuple[float, float] | None:
     """Return both values of a setting at another step."""
     indices = change.groups[0].indices
-    values = [case.step(where, place).scalars.get(f"{change.name}/{indices[where]}") for where in Where]
+    values = [read_scalars(case, where, place).get(f"{change.name}/{indices[where]}") for where in Where]
     return None if values[0] is None or values[1] is None else (values[0], values[1])
 
 

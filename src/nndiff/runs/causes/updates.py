@@ -63,16 +63,17 @@ def find_updates(onset: Onset) -> Iterator[Explanation]:
     names = [name for name in case.parameter_names if name not in onset.noise]
     sides = _read_side(case, Where.REFERENCE, place, names), _read_side(case, Where.CANDIDATE, place, names)
     explanations: dict[str, Explanation] = {}
+    compared: dict[str, Explanation] = {}
     for setting, members in _compare_values(sides).items():
         explanation = _explain_setting(onset, setting, members, sides)
         explanations[explanation.finding.cause] = explanation
     if onset.same_start and onset.same_state_before and onset.same_gradients is not False:
         for explanation in _compare_updates(onset, sides):
-            cause = explanation.finding.cause
-            if cause in explanations:
-                explanation = _join(case, explanations[cause], explanation)
-            explanations[cause] = explanation
-    yield from explanations.values()
+            compared[explanation.finding.cause] = explanation
+    for cause, explanation in explanations.items():
+        yield _join(case, explanation, compared[cause]) if cause in compared else explanation
+    if not explanations:
+        yield from compared.values()
 
 
 def _join(case: RunCase, solved: Explanation, compared: Explanation) -> Explanation:
@@ -196,6 +197,7 @@ def _compare_updates(
     case, place = onset.case, onset.place
     rates: dict[str, float] = {}
     decays: dict[str, float] = {}
+    alike = unlike = 0
     for name in sides[0]:
         reference, candidate = (sides[where][name] for where in Where)
         if reference.get_value("lr") is not None and candidate.get_value("lr") is not None:
@@ -204,7 +206,9 @@ def _compare_updates(
         if fit is None or fit.is_blurred:
             continue
         if not fit.reproduces:
-            return  # something else than a factor and weight decay is at work
+            unlike += 1
+            continue
+        alike += 1
         if abs(fit.coefficients[0]) < _SMALLEST_FACTOR:
             continue
         if {**reference.settings, "lr": 0} != {**candidate.settings, "lr": 0}:
@@ -215,6 +219,8 @@ def _compare_updates(
             rates[name] = float(fit.coefficients[0])
         if len(fit.coefficients) > 1 and fit.differs(1, 0.0):
             decays[name] = float(fit.coefficients[1])
+    if unlike > (alike if onset.has_drift else 0):
+        return  # something else than a factor and weight decay is at work
     if rates:
         names, factor = _choose_alike(rates)
         rate_is_recorded = "lr" in sides[Where.CANDIDATE][names[0]].settings

@@ -20,6 +20,7 @@ enum {
     GROUP = 64,          /* elements whose signs are one word */
     LOOK_BLOCKS = 32,    /* blocks of a hash that are looked at together */
     LOOK_AHEAD = 8192,   /* bytes: how far ahead memory is asked for */
+    PAGE = 4096,         /* bytes: the smallest page of memory there is */
     QUANTILES = 4,
     RANKS = 2 * QUANTILES,
     EDGES = 3 * QUANTILES,

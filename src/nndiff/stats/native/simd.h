@@ -170,11 +170,15 @@ static inline mf f_nle(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
 static inline unsigned m_bits(mf a) { return (unsigned)_mm256_movemask_ps(a); }
 static inline unsigned m_join(mf a, mf b) { return m_bits(a) | m_bits(b) << 8; }
 static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
+static const _Alignas(32) double SIGNS[16][4] = {
+    {0., 0., 0., 0.},  {-0., 0., 0., 0.},  {0., -0., 0., 0.},  {-0., -0., 0., 0.},
+    {0., 0., -0., 0.}, {-0., 0., -0., 0.}, {0., -0., -0., 0.}, {-0., -0., -0., 0.},
+    {0., 0., 0., -0.}, {-0., 0., 0., -0.}, {0., -0., 0., -0.}, {-0., -0., 0., -0.},
+    {0., 0., -0., -0.}, {-0., 0., -0., -0.}, {0., -0., -0., -0.}, {-0., -0., -0., -0.},
+};
 static inline vd d_negate(vd a, const uint8_t *which, unsigned from)
 {
-    const __m256i bit_to_sign = _mm256_setr_epi64x(63, 62, 61, 60);
-    __m256d sign = _mm256_castsi256_pd(_mm256_sllv_epi64(_mm256_set1_epi64x(*which >> from), bit_to_sign));
-    return _mm256_xor_pd(a, _mm256_and_pd(sign, d_set(-0.0)));
+    return _mm256_xor_pd(a, _mm256_load_pd(SIGNS[*which >> from & 15]));
 }
 static inline vf f_exchange(vf a, const uint16_t *which)
 {

@@ -50,16 +50,16 @@ static ALWAYS_INLINE SideSums side_start(void)
 
 static ALWAYS_INLINE void add_side(SideSums *s, size_t place, vf x, vd low, vd high)
 {
-    vd *r = &s->r[place / W % CHAINS], *rr = &s->rr[place / W % CHAINS];
+    const size_t chain = place / W % CHAINS;
     s->low = f_min(x, s->low);
     s->high = f_max(x, s->high);
-    r[0] = d_add(r[0], low);
-    r[1] = d_add(r[1], high);
-    rr[0] = d_fma(low, low, rr[0]);
-    rr[1] = d_fma(high, high, rr[1]);
+    s->r[chain] = d_add(s->r[chain], low);
+    s->r[chain + 1] = d_add(s->r[chain + 1], high);
+    s->rr[chain] = d_fma(low, low, s->rr[chain]);
+    s->rr[chain + 1] = d_fma(high, high, s->rr[chain + 1]);
 }
 
-static void side_finish(const SideSums *s, Sums *out)
+static ALWAYS_INLINE void side_finish(const SideSums *s, Sums *out)
 {
     vd r = s->r[0], rr = s->rr[0];
     for (int i = 1; i < CHAINS; i++) {
@@ -126,6 +126,8 @@ static ALWAYS_INLINE void look_at_blocks(const uint8_t *p, size_t blocks, uint64
         draw_random(s->seed, at / GROUP, blocks * GROUPS, random);
     for (size_t group = 0; group < blocks * GROUPS; group++) {
         const uint8_t *group_key = keys + group % GROUPS * RUNS * XXH3_STRIPE;
+        if (group % (PAGE / XXH3_BLOCK * GROUPS) == 0)
+            __builtin_prefetch(p + 2 * LOOK_AHEAD); /* where a page is takes longer to find than what is in it */
 #pragma GCC unroll 4
         for (size_t run = 0; run < RUNS; run++, p += XXH3_STRIPE, at += RUN) {
             const Stripe stripe = stripe_load(p);

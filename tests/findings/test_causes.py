@@ -13,6 +13,7 @@ import nndiff.findings
 from nndiff.findings.causes import Cause
 
 FOLDER = Path(nndiff.findings.__file__).parent
+SOURCES = [*FOLDER.glob("*.py"), *(FOLDER.parent / "runs" / "causes").glob("*.py")]
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -26,7 +27,7 @@ def test_a_cause_is_a_slug_with_a_description(cause):
 def list_cause_arguments():
     """Return the source of the first argument of every finding that is made."""
     arguments = []
-    for path in FOLDER.glob("*.py"):
+    for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                 arguments.append(ast.unparse(node.args[0]))
@@ -45,5 +46,5 @@ def test_every_finding_takes_its_cause_from_the_list():
 
 
 def test_every_cause_is_used():
-    text = "".join(path.read_text() for path in FOLDER.glob("*.py") if path.name != "causes.py")
+    text = "".join(path.read_text() for path in SOURCES if path.name != "causes.py")
     assert {name for name in Cause.__members__ if f"Cause.{name}" not in text} == set()

@@ -24,7 +24,7 @@ from recording_builders import (
     recording_several,
     site,
 )
-from report_builders import comparison, leftover, load_relation, metrics, mixed, pair, related
+from report_builders import comparison, leftover, load_relation, metrics, mixed, pair, related, same, side
 
 from nndiff import result_json
 from nndiff.errors import ReportError
@@ -36,6 +36,8 @@ from nndiff.result import (
     Comparison,
     LeftoverReason,
     Method,
+    Note,
+    NoteSlug,
     PartingReason,
     Rules,
     WeightsAtSite,
@@ -118,6 +120,14 @@ def test_damage_is_told_without_python(harm: Callable[[Any], object], said: str,
     assert "Error" not in str(caught.value)
 
 
+def test_what_is_too_small_to_be_judged_is_told() -> None:
+    tiny = metrics(apart=1e-6, rel_l2=1.0, ref_min=0.0, ref_max=1e-6, cand_min=0.0, cand_max=0.0)
+    result = comparison(pair("a", Verdict.CLOSE, metrics=tiny), pair("b", Verdict.CLOSE, 1e-6))
+    notes = [note for note in summary.list_notes(result) if "atol" in note]
+    assert notes == ["1 tensor (a) is smaller than atol, so it passes with any values: lower --atol to judge"]
+    assert not list(summary.list_notes(comparison(pair("b", Verdict.CLOSE, 1e-6))))
+
+
 # -- headline ---------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +162,24 @@ def test_the_headline_of_a_recording_says_outside_and_inside_apart(pairs: list[s
     assert said in summary.headline(recording_of(*made))
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_first_divergence_and_findings_stand_directly_under_the_headline(name: str) -> None:
+    text = html.unescape(render(name, recording()))
+    body = text.partition("<body>")[2] or text
+    headline, divergence, finding, sides = (
+        body.index(part) for part in ("6 of 10 layers differ inside", "blocks.1.norm:output", "norm-eps", "nemo.nnrec")
+    )
+    assert headline < divergence < finding < sides
+    if name == "terminal":
+        assert "norm-eps (90% sure): eps 1e-05 against 0.001" in text.splitlines()[4]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_findings_of_files_stand_under_the_headline_too(name: str) -> None:
+    body = render(name, mixed()).partition("<body>")[2] or render(name, mixed())
+    assert body.index("transposed") < body.index("ref.nemo")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("result", [mixed(), recording(), recording_several()])
 def test_every_format_carries_the_first_divergence_and_the_findings(name: str, result: Comparison) -> None:
@@ -162,6 +190,12 @@ def test_every_format_carries_the_first_divergence_and_the_findings(name: str, r
         assert finding.cause in text
         assert finding.evidence in text
         assert finding.repair in text
+
+
+def test_quiet_is_one_line() -> None:
+    for result in (mixed(), recording(), recording_extra(), recording_several(), same()):
+        text = get_report("terminal").render(result, ReportOptions(width=40, color=False, quiet=True))
+        assert text.count("\n") == 1
 
 
 def test_a_judgement_of_outputs_alone_is_said() -> None:
@@ -187,9 +221,18 @@ def test_an_extra_output_is_said_as_what_it_is(name: str) -> None:
     assert "does not match" not in text
     assert "output differs" not in text
     if name != "json":
-        assert "only the candidate returns past_key_values.0.0" in text
+        assert "only the candidate returns output.past_key_values (4 tensors)" in text
         assert "--accept extra" in text
         assert "--judge outputs" in text
+
+
+def test_an_extra_output_is_one_line_and_no_first_divergence() -> None:
+    lines = render("terminal", recording_extra(), 200).splitlines()
+    assert lines[0].startswith("✗ different: outputs agree; the only layer agrees inside; only the candidate returns")
+    assert lines[1].startswith("  extra      only the candidate returns output.past_key_values (4")
+    assert lines[2] == ""
+    assert "  output     the final output agrees, max abs 3.000e-07" in lines
+    assert not [line for line in lines if "first at" in line]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +246,7 @@ def test_an_extra_output_that_is_accepted_is_still_said(rules: Rules, said: str)
     leftovers = (alone(REFERENCE, "(model):output.aux", LeftoverReason.EXTRA_OUTPUT),)
     result = recording_of(site("(model):output.0"), leftovers=leftovers, rules=rules)
     assert result.exit_code == 0
-    assert f"only the reference returns aux; {said}" in render("terminal", result)
+    assert f"only the reference returns output.aux; {said}" in render("terminal", result)
 
 
 @pytest.mark.parametrize("name", ["terminal", "md", "html", "csv", "junit"])
@@ -212,7 +255,7 @@ def test_a_guessed_pair_that_differs_is_evidence(name: str) -> None:
     result = recording_of(site("a:output", OUT, 0.5, **guess), site("(model):output"))
     assert result.exit_code == 0
     text = render(name, result, width=300)
-    assert "paired only by call order; values differ, so probably not the same layer" in text
+    assert "paired only by call order; values differ, so perhaps not the same layer" in text
     assert "✗" not in text
 
 
@@ -286,6 +329,23 @@ def test_the_index_of_a_maximum_is_printed_only_where_it_is_known(name: str) -> 
     assert "None" not in text
     assert "[1, 2]" not in text
     assert "max_abs_index" not in text
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_notes_print_their_text(name: str) -> None:
+    notes = (Note(NoteSlug.PAIRED_BY_WEIGHTS, "3 modules were paired by their weights"),)
+    text = render(name, comparison(pair("a", note="only digests were kept"), notes=notes))
+    assert "3 modules were paired by their weights" in text
+    assert "1 tensor: only digests were kept" in text
+    assert "paired-by-weights" not in text
+
+
+def test_labels_of_live_models_are_not_mangled() -> None:
+    result = comparison(pair("a", candidate="<Llama 2>"), candidates=(side("<Llama 2>"),), reference=side("<Llama>"))
+    assert "candidate  <Llama 2>" in render("terminal", result)
+    for name in ("md", "html"):
+        assert "<Llama 2>" in html.unescape(render(name, result))
+        assert "<Llama" not in render(name, result)
 
 
 @pytest.mark.parametrize(

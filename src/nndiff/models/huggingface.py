@@ -29,17 +29,7 @@ _DEFAULT_SAMPLES = 16000
 
 def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
     """Build the model of a folder with a config.json; without weight files, the weights are drawn from the seed."""
-    if find_spec("transformers") is None:
-        raise ModelError(f"hf:{folder}: transformers is needed and is not installed: pip install transformers")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
-
-    logging: Any = transformers.logging
-    logging.set_verbosity_error()  # nndiff tells in notes what matters about loading
-    logging.disable_progress_bar()
-    with user_code(f"reading {folder}/config.json"):
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    model_class = _find_class(transformers, config)
+    model_class, config = read_class(folder)
     has_weights = any(next(Path(folder).glob(pattern), None) for pattern in _WEIGHT_FILES)
     with user_code(f"building {model_class.__name__} from {folder}"):
         if has_weights:
@@ -50,6 +40,21 @@ def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
             notes = ["the folder holds no weights: they were drawn from the seed"]
     model.eval()  # as from_pretrained does
     return ModelSpec(model, f"hf:{folder}", make_input_maker(model, config, options), notes=tuple(notes))
+
+
+def read_class(folder: str) -> tuple[Any, Any]:
+    """Return the class that the config.json of a folder names, and the config."""
+    if find_spec("transformers") is None:
+        raise ModelError(f"hf:{folder}: transformers is needed and is not installed: pip install transformers")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import transformers
+
+    logging: Any = transformers.logging
+    logging.set_verbosity_error()  # nndiff tells in notes what matters about loading
+    logging.disable_progress_bar()
+    with user_code(f"reading {folder}/config.json"):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return _find_class(transformers, config), config
 
 
 def _find_class(transformers: Any, config: Any) -> Any:

@@ -90,6 +90,7 @@ PAIRING = OptionGroup("names of tensors", (INCLUDE, EXCLUDE, RENAME))
 FORWARD_INPUTS = OptionGroup(
     "with --forward", (INPUT, *SIZES, option("--seed", type=int, help="seed of inputs and models (default: 42)"))
 )
+FORWARD_TOLERANCE = OptionGroup("tolerance of --forward", TOLERANCE.options, TOLERANCE.about)
 REPORT = OptionGroup(
     "reports",
     (
@@ -141,7 +142,7 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     parser.add_argument(
         "--python", metavar="PYTHON", action=_SetPython, help="Python interpreter or environment of the --into before"
     )
-    add_options(parser, VERIFY, PAIRING, FORWARD_INPUTS, TOLERANCE, REPORT)
+    add_options(parser, VERIFY, PAIRING, FORWARD_INPUTS, FORWARD_TOLERANCE, REPORT)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -269,13 +270,11 @@ class _Verifier:
 
     def _verify_alone(self, side: _Side) -> list[Check]:
         """Load the checkpoint into the only implementation, save it and load that."""
-        side.loaded = self._run(side, self._first_task(side))[0]
+        side.loaded, *loaded_again = self._run(side, self._first_task(side), _reload_task(side, side))
         checks = self._compare_with_checkpoint(side)
-        if side.loaded.saved:
-            task = _reload_task(side, side)
-            checks.append(self._compare_round_trip(side, side, self._run(side, task)[0]))
-        elif side.loaded.save_failure:
-            checks.append(self._compare_round_trip(side, side, LoadOutcome()))
+        if not side.loaded.failure:
+            outcome = loaded_again[0] if loaded_again else LoadOutcome()
+            checks.append(self._compare_round_trip(side, side, outcome))
         return checks
 
     def _verify_pair(self, sides: Sequence[_Side]) -> list[Check]:
@@ -374,7 +373,7 @@ def _name_sides(requests: Sequence[SideRequest], folder: Path) -> list[_Side]:
 
 
 def _reload_task(loader: _Side, saver: _Side) -> LoadTask:
-    return LoadTask(saver.loaded.saved, str(loader.folder / "reloaded.pt"))
+    return LoadTask(saver.loaded.saved, str(loader.folder / "reloaded.pt"), fills_all=True)
 
 
 def _describe_side(side: _Side) -> LoadedSide:

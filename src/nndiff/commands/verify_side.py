@@ -6,7 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from nndiff.errors import MissingExtraError, NndiffError, UsageError
 class LoadTask:
     """Say which checkpoint to load, and what to do with the model."""
 
-    checkpoint: str
+    checkpoint: str  # empty: what the task before saved
     state: str  # where the state dict goes
+    fills_all: bool = False  # the checkpoint was saved from the whole model
     save: str = ""  # where the implementation saves it; the suffix is up to the implementation
     recording: str = ""  # where a forward pass is recorded
     inputs: tuple[str, ...] = ()  # as --input takes them
@@ -75,7 +76,7 @@ def main(words: Sequence[str]) -> int:
     try:
         fields = json.loads(Path(words[0]).read_text())
         job = SideJob(**{**fields, "tasks": tuple(LoadTask(**task) for task in fields["tasks"])})
-        outcomes = [asdict(outcome) for outcome in _do_tasks(job)]
+        outcomes = [asdict(outcome) for outcome in do_tasks(job)]
         Path(words[1]).write_text(json.dumps(outcomes))
         return 0
     except BaseException as error:
@@ -84,7 +85,8 @@ def main(words: Sequence[str]) -> int:
         raise
 
 
-def _do_tasks(job: SideJob) -> list[LoadOutcome]:
+def do_tasks(job: SideJob) -> list[LoadOutcome]:
+    """Do the tasks of a job in this process; return what became of each."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -94,7 +96,13 @@ def _do_tasks(job: SideJob) -> list[LoadOutcome]:
 
     options = BuildOptions(job.seed, job.config, job.batch_size, job.seq_len)
     implementation = find_implementation(job.model, job.config_source, options)
-    return [_do_task(implementation, task, job) for task in job.tasks]
+    outcomes: list[LoadOutcome] = []
+    for task in job.tasks:
+        if task.checkpoint:
+            outcomes.append(_do_task(implementation, task, job))
+        elif outcomes[-1].saved:
+            outcomes.append(_do_task(implementation, replace(task, checkpoint=outcomes[-1].saved), job))
+    return outcomes
 
 
 def _do_task(implementation: Any, task: LoadTask, job: SideJob) -> LoadOutcome:
@@ -107,7 +115,7 @@ def _do_task(implementation: Any, task: LoadTask, job: SideJob) -> LoadOutcome:
     model = implementation.build(task.checkpoint)
     failure = ""
     try:
-        model = implementation.load(model, task.checkpoint)
+        model = implementation.load(model, task.checkpoint, task.fills_all)
     except (MissingExtraError, UsageError):
         raise  # says nothing about the checkpoint
     except NndiffError as error:

@@ -41,8 +41,8 @@ class Implementation(Protocol):
     def build(self, path: str) -> Any:
         """Return a model to load a checkpoint into; None if loading builds it."""
 
-    def load(self, model: Any, path: str) -> Any:
-        """Return the model with the tensors of a checkpoint."""
+    def load(self, model: Any, path: str, fills_all: bool = False) -> Any:
+        """Return the model with the tensors of a checkpoint, which should hold all of them if it `fills_all`."""
 
     def save(self, model: Any, path: str) -> str:
         """Save a checkpoint; return where. The suffix of `path` is that of the checkpoint that is verified."""
@@ -78,10 +78,10 @@ class PythonImplementation:
         """Return what the factory makes, unless the factory takes the path of a checkpoint."""
         return None if self._loads_itself else call_factory(self._factory, self._what)
 
-    def load(self, model: Any, path: str) -> Any:
+    def load(self, model: Any, path: str, fills_all: bool = False) -> Any:
         """Return the model that the factory loads, or else load the state dict."""
         if not self._loads_itself:
-            return load_state(model, path)
+            return load_state(model, path, fills_all)
         arguments = {}
         if "config" in inspect.signature(self._factory).parameters:
             arguments["config"] = self._options.config
@@ -117,10 +117,10 @@ class HuggingFaceImplementation:
         """Return the model with weights from the seed, unless from_pretrained builds it."""
         return None if os.path.isdir(path) else self._class(self._config)
 
-    def load(self, model: Any, path: str) -> Any:
+    def load(self, model: Any, path: str, fills_all: bool = False) -> Any:
         """Load a folder with from_pretrained, and anything else as a state dict."""
         if model is not None:
-            return load_state(model, path)
+            return load_state(model, path, fills_all)
         with user_code(f"{self._class.__name__}.from_pretrained()"):
             return self._class.from_pretrained(path, config=self._config, local_files_only=True)
 
@@ -154,10 +154,10 @@ class NemoImplementation:
         with redirect_stdout(), explain_errors(config_source):
             return build_without_weights(config_source, self._config)
 
-    def load(self, model: Any, path: str) -> Any:
+    def load(self, model: Any, path: str, fills_all: bool = False) -> Any:
         """Restore a .nemo archive; load the state dict of anything else, whose pickle is not executed."""
         with redirect_stdout(), explain_errors(path):
-            return restore_archive(path, self._config) if model is None else load_state(model, path)
+            return restore_archive(path, self._config) if model is None else load_state(model, path, fills_all)
 
     def save(self, model: Any, path: str) -> str:
         """Save a Lightning checkpoint if one is verified, or else a .nemo archive."""
@@ -181,22 +181,24 @@ def _is_archive(path: str) -> bool:
     return os.path.isfile(path) and not is_checkpoint(path) and is_from_nemo(path)
 
 
-def load_state(model: torch.nn.Module, path: str) -> torch.nn.Module:
+def load_state(model: torch.nn.Module, path: str, fills_all: bool = False) -> torch.nn.Module:
     """Load a checkpoint with the model's own load_state_dict; nothing in the file is executed.
 
-    Names that only one side has are not refused here: comparing the state dict with the checkpoint shows them.
+    Names that only one side has are not refused here: comparing the state dict shows them. Tensors are overwritten
+    first, those in the checkpoint or all: one that is not loaded must not be right by luck, as a bias of zeros is.
     """
     stored = open_source(path).tensors
     own_state = {name: value for name, value in model.state_dict(keep_vars=True).items() if torch.is_tensor(value)}
     pairs, unused = pair_names(own_state, stored)
-    if not pairs:
-        raise CheckpointError(f"{path} does not fit the model: {compare_first_names(own_state, stored)}")
     state = {name: read_tensor(tensor).detach() for name, tensor in pairs.items()}
     state |= {name: read_tensor(stored[name]).detach() for name in unused}
-    for name in pairs:
+    for name in own_state if fills_all else pairs:
         _overwrite(own_state[name])
     with user_code(f"{type(model).__name__}.load_state_dict()", type(model).load_state_dict):
-        model.load_state_dict(state, strict=False)
+        result = model.load_state_dict(state, strict=False)
+    # a model may translate names by itself, so only what it says tells whether anything was loaded
+    if not pairs and set(own_state) <= set(getattr(result, "missing_keys", ())):
+        raise CheckpointError(f"{path} does not fit the model: {compare_first_names(own_state, stored)}")
     untouched = [name for name in pairs if _is_overwritten(own_state[name]) and not _is_overwritten(state[name])]
     if untouched:
         names = listed(sorted(untouched, key=natural_key))
@@ -208,7 +210,6 @@ def load_state(model: torch.nn.Module, path: str) -> torch.nn.Module:
 
 
 def _overwrite(tensor: torch.Tensor) -> None:
-    """Overwrite a tensor: one that is not loaded must not equal the checkpoint by luck, as a bias of zeros would."""
     if tensor.is_quantized or tensor.is_meta:
         return
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from nndiff.errors import SourceError
@@ -17,6 +18,8 @@ _PICKLED_KINDS = ("torch", "torch legacy", "pickle")
 
 def is_from_nemo(path: str) -> bool:
     """Return True for a .nemo archive, and for a Lightning checkpoint whose config names a class of NeMo."""
+    if not os.path.isfile(path):
+        return False
     kind = open_source(path).kind
     if kind in _PICKLED_KINDS:
         return get_target(read_own_config(path)).startswith("nemo.")

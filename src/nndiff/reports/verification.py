@@ -22,7 +22,7 @@ from nndiff.verification import (
     Verification,
 )
 
-FORMAT, VERSION = "nndiff.verification", 1  # version 1: 2026
+FORMAT, VERSION = "nndiff.verification", 1  # 1: the first
 _WIDTH = 60
 _TESTS = {
     Direction.BIDIRECTIONAL: "BIDIRECTIONAL TEST: Loading checkpoint in all models and comparing",
@@ -108,7 +108,7 @@ def render_text(verification: Verification, *, quiet: bool = False, verbose: boo
             lines += _show_outputs(check)
     if verification.untested:
         lines += ["", f"NOT TESTED: {verification.untested}"]
-    return "\n".join([*lines, "", _conclude(verification)]) + "\n"
+    return "\n".join([*lines, "", _conclude(verification)]).lstrip() + "\n"
 
 
 def _frame(title: str, *facts: str) -> list[str]:
@@ -166,7 +166,7 @@ def _list_mismatches(check: Check, most: int | None) -> list[str]:
     if check.result is CheckResult.PASSED:
         return [*lines, "✓ State dicts are identical!"]
     if check.result is CheckResult.NOTHING:
-        return [*lines, "✗ Nothing was compared: no name is in both; pair names with --rename REGEX=>REPLACEMENT"]
+        return [*lines, "✗ Nothing was compared: no name is in both; --rename REGEX=>REPLACEMENT pairs other names"]
     findings = check.comparison.findings if check.comparison else ()
     return [*lines, *(f"  {printable(finding.evidence)}" for finding in findings), "✗ State dicts differ"]
 
@@ -186,6 +186,8 @@ def _describe_values(pair: Pair) -> str:
     metrics = pair.stored
     if pair.verdict is Verdict.NOT_COMPARED or metrics is None:
         texts.append("could not be compared")
+    elif metrics.nonfinite_cand == metrics.count and not metrics.nonfinite_ref:
+        texts.append("all NaN or infinite, as if not loaded")
     elif metrics.unequal:
         texts.append(f"{metrics.unequal:,} of {plural(metrics.count, 'element')}")
         texts.append("not finite" if metrics.nonfinite_unequal else f"max abs {metrics.max_abs:.3g}")
@@ -201,9 +203,8 @@ def _show_outputs(check: Check) -> list[str]:
         return [f"✗ {printable(check.failure)}"]
     sign = "✓" if check.result is CheckResult.PASSED else "✗"
     lines = [f"{sign} {headline(check.comparison)}"]
-    first = check.comparison.first_divergences.get(check.candidate)
-    if first is not None:
-        lines.append(f"  First divergence: {printable(first.name)}; `nndiff run` shows every layer")
+    if check.result is CheckResult.FAILED:
+        lines.append("  `nndiff run` shows every layer")
     return lines
 
 

@@ -13,7 +13,8 @@ import torch
 
 from nndiff.errors import ModelError, NndiffError, SourceError
 from nndiff.models import BuildOptions, build_model, nemo
-from nndiff.models.nemo import MissingNemoError, is_checkpoint, read_own_config
+from nndiff.models.nemo import MissingNemoError
+from nndiff.models.nemo_config import is_checkpoint, read_own_config
 from nndiff.models.nemo_inputs import accept_masks, make_inputs
 from nndiff.models.nemo_loss import MaskedTokenLoss, find_loss
 

@@ -102,35 +102,70 @@ class _Listener:
                 self.traceback = message["traceback"]
 
 
-def record_in_process(job: RecordingJob, quiet: bool = False) -> Source:
-    """Run `nndiff record` in its own process and open the recording, or raise with the reason in one sentence.
+@dataclass(frozen=True)
+class ProcessEnd:
+    """Say how a process ended, and why if it failed."""
+
+    python: str
+    status: int
+    stderr: str
+    trouble: Trouble | None = None  # as the process reported it
+
+    @property
+    def reason(self) -> str:
+        """Return why it failed, in one sentence."""
+        if self.trouble is not None:
+            return self.trouble.sentence
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        last_line = lines[-1] if lines else "it printed nothing"
+        if self.status < 0:
+            guess = " (out of memory?)" if self.status == _KILLED else ""
+            return f"its process was killed by signal {-self.status}{guess}: {last_line}"
+        return f"its process ended with status {self.status}: {last_line}"
+
+    def make_error(self, sentence: str) -> ModelError:
+        """Return the error to raise, which suggests a traceback if the process did."""
+        if self.trouble is not None and self.trouble.hint is Hint.TRACEBACK:
+            return UserCodeError(sentence)
+        return ModelError(sentence)
+
+
+def run_module(python: str | None, words: Sequence[str], bar: ProgressBar) -> ProcessEnd:
+    """Run a module of this very nndiff, as `python -m WORDS`, in its own process and with any interpreter.
 
     Each model gets its own process even if both use one interpreter: two folders may both hold a `layers.py`,
     and a second import would silently return the first one.
     """
-    python = _find_interpreter(job.python) if job.python else sys.executable
-    command = [python, "-m", "nndiff", "record", job.model, "-o", job.output, "--overwrite", *job.options]
-    if job.variant is not None:
-        command += ["--variant", job.variant]
-    bar = ProgressBar(f"recording the {job.side} {job.model}", quiet)
+    interpreter = find_interpreter(python)
     listener = _Listener(bar)
     with tempfile.TemporaryDirectory(prefix="nndiff-path-") as folder, bar:
         bar.open()  # at once: importing torch alone takes seconds
         try:
-            status, stderr = _run_command(command, _make_environment(folder), listener)
+            status, stderr = _run_command([interpreter, "-m", *words], _make_environment(folder), listener)
         except OSError as error:
-            raise UsageError(f"{python} cannot be run: {(error.strerror or str(error)).lower()}") from None
-    if status != 0:
-        if wants_traceback():
-            sys.stderr.write(listener.traceback)
-        raise _make_error(job, python, status, stderr, listener.trouble)
+            raise UsageError(f"{interpreter} cannot be run: {(error.strerror or str(error)).lower()}") from None
+    if status != 0 and wants_traceback():
+        sys.stderr.write(listener.traceback)
+    return ProcessEnd(interpreter, status, stderr, listener.trouble)
+
+
+def record_in_process(job: RecordingJob, quiet: bool = False) -> Source:
+    """Run `nndiff record` in its own process and open the recording, or raise with the reason in one sentence."""
+    words = ["nndiff", "record", job.model, "-o", job.output, "--overwrite", *job.options]
+    if job.variant is not None:
+        words += ["--variant", job.variant]
+    end = run_module(job.python, words, ProgressBar(f"recording the {job.side} {job.model}", quiet))
+    if end.status != 0:
+        raise _make_error(job, end)
     if not os.path.isdir(job.output):
-        raise UsageError(f"{python} ran but recorded nothing: is it a Python interpreter?")
+        raise UsageError(f"{end.python} ran but recorded nothing: is it a Python interpreter?")
     return replace(open_source(job.output), label=job.label)
 
 
-def _find_interpreter(path: str) -> str:
-    """Return the path of an interpreter; the folder of an environment stands for the interpreter in it."""
+def find_interpreter(path: str | None) -> str:
+    """Return the path of an interpreter: that of an environment's folder, or the one that runs now if none is given."""
+    if path is None:
+        return sys.executable
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
         return path
@@ -179,25 +214,14 @@ def _run_command(command: list[str], environment: dict[str, str], listener: _Lis
     return process.returncode, stderr
 
 
-def _make_error(job: RecordingJob, python: str, status: int, stderr: str, trouble: Trouble | None) -> ModelError:
-    """Return the error to raise for a process that failed; it says only of what is on disk what stays there."""
-    notes: tuple[str, ...] = ()
-    if trouble is not None:
-        reason, notes = trouble.sentence, trouble.notes
-    else:
-        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-        last_line = lines[-1] if lines else "it printed nothing"
-        reason = f"its process ended with status {status}: {last_line}"
-        if status < 0:
-            guess = " (out of memory?)" if status == _KILLED else ""
-            reason = f"its process was killed by signal {-status}{guess}: {last_line}"
+def _make_error(job: RecordingJob, end: ProcessEnd) -> ModelError:
+    """Return the error to raise for a recording that failed; it says only of what is on disk what stays there."""
+    notes = end.trouble.notes if end.trouble is not None else ()
     if not job.is_kept:
         notes = ()
     elif not notes:
         aside = put_aside(job.output)
         notes = (f"{BEFORE} {aside}",) if aside else ()
-    interpreter = f" with {python}" if job.python else ""
-    sentence = f"the {job.side} {job.model} could not be recorded{interpreter}: {'; '.join([reason, *notes])}"
-    if trouble is not None and trouble.hint is Hint.TRACEBACK:
-        return UserCodeError(sentence)
-    return ModelError(sentence)
+    interpreter = f" with {end.python}" if job.python else ""
+    reasons = "; ".join([end.reason, *notes])
+    return end.make_error(f"the {job.side} {job.model} could not be recorded{interpreter}: {reasons}")

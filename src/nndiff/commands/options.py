@@ -152,6 +152,11 @@ JUDGEMENT = OptionGroup(
 )
 INCLUDE = repeatable("--include", metavar="PATTERN", help="only tensors that match; repeatable")
 EXCLUDE = repeatable("--exclude", metavar="PATTERN", help="skip tensors that match; repeatable")
+RENAME = repeatable(
+    "--rename",
+    metavar="REGEX=>REPLACEMENT",
+    help="rewrite candidate names into reference names; repeatable, applied in order",
+)
 PAIRING = OptionGroup(
     "pairing",
     (
@@ -160,11 +165,7 @@ PAIRING = OptionGroup(
         repeatable(
             "--group", metavar="NAME=PATTERN", help="report totals for the tensors that match, as NAME; repeatable"
         ),
-        repeatable(
-            "--rename",
-            metavar="REGEX=>REPLACEMENT",
-            help="rewrite candidate names into reference names; repeatable, applied in order",
-        ),
+        RENAME,
         option(
             "--map",
             metavar="FILE",

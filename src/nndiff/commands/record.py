@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             spec, recording = record_model(args, bar)
     except ModelError as error:
         if args.traceback or wants_traceback():
-            sys.stderr.write(_format_cause(error))
+            sys.stderr.write(format_cause(error))
             if isinstance(error, UserCodeError):
                 error.traceback_shown = True
         raise
@@ -83,11 +83,11 @@ def _record_for_parent(args: argparse.Namespace) -> None:
         record_model(args, pipe.send_progress)
     except BaseException as error:
         if not isinstance(error, SystemExit):
-            pipe.send_trouble(describe_error(error, with_traceback=wants_traceback()), _format_cause(error))
+            pipe.send_trouble(describe_error(error, with_traceback=wants_traceback()), format_cause(error))
         raise
 
 
-def _format_cause(error: BaseException) -> str:
+def format_cause(error: BaseException) -> str:
     """Return the traceback of the user's code that failed, or an empty text if none did."""
     if not isinstance(error, ModelError) or error.__cause__ is None:
         return ""

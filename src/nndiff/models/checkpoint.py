@@ -22,9 +22,9 @@ def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False)
     """
     source = open_source(path)
     state = {name: value for name, value in model.state_dict(keep_vars=True).items() if torch.is_tensor(value)}
-    pairs, unused = _pair_names(state, source.tensors)
+    pairs, unused = pair_names(state, source.tensors)
     if not pairs:
-        raise CheckpointError(f"{path} does not fit the model: {_compare_first_names(state, source.tensors)}")
+        raise CheckpointError(f"{path} does not fit the model: {compare_first_names(state, source.tensors)}")
     # a tied weight is filled under the name of its twin
     filled = {state[name].data_ptr() for name in pairs if state[name].numel()}
     missing, misshapen = [], []
@@ -60,7 +60,7 @@ def load_checkpoint(model: torch.nn.Module, path: str, *, partial: bool = False)
     return notes
 
 
-def _pair_names(
+def pair_names(
     state: Mapping[str, torch.Tensor], stored: Mapping[str, TensorRef]
 ) -> tuple[dict[str, TensorRef], list[str]]:
     """Return the stored tensor for each name, as it is or without wrappers, and the stored names left over."""
@@ -77,7 +77,7 @@ def _pair_names(
     return pairs, list(unused)
 
 
-def _compare_first_names(state: Mapping[str, torch.Tensor], stored: Mapping[str, TensorRef]) -> str:
+def compare_first_names(state: Mapping[str, torch.Tensor], stored: Mapping[str, TensorRef]) -> str:
     """Return why no tensor could be loaded."""
     if not stored:
         return "it holds no tensors"

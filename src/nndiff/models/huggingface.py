@@ -31,6 +31,21 @@ _DEFAULT_SAMPLES = 16000
 
 def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
     """Build the model of a folder with a config.json; without weight files, the weights are drawn from the seed."""
+    model_class, config = read_class(folder)
+    has_weights = any(next(Path(folder).glob(pattern), None) for pattern in _WEIGHT_FILES)
+    with _silence_warnings(), user_code(f"building {model_class.__name__} from {folder}"):
+        if has_weights:
+            model, loading = model_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+            notes = _describe_loading(loading)
+        else:
+            model = model_class(config)
+            notes = ["the folder holds no weights: they were drawn from the seed"]
+    model.eval()  # as from_pretrained does
+    return ModelSpec(model, f"hf:{folder}", make_input_maker(model, config, options), notes=tuple(notes))
+
+
+def read_class(folder: str) -> tuple[Any, Any]:
+    """Return the class that the config.json of a folder names, and the config."""
     if find_spec("transformers") is None:
         raise ModelError(f"hf:{folder}: transformers is needed and is not installed: pip install transformers")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -42,17 +57,7 @@ def build_hugging_face_model(folder: str, options: BuildOptions) -> ModelSpec:
         reports.disable_progress_bar()
         with user_code(f"reading {folder}/config.json"):
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model_class = _find_class(transformers, config)
-        has_weights = any(next(Path(folder).glob(pattern), None) for pattern in _WEIGHT_FILES)
-        with user_code(f"building {model_class.__name__} from {folder}"):
-            if has_weights:
-                model, loading = model_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-                notes = _describe_loading(loading)
-            else:
-                model = model_class(config)
-                notes = ["the folder holds no weights: they were drawn from the seed"]
-    model.eval()  # as from_pretrained does
-    return ModelSpec(model, f"hf:{folder}", make_input_maker(model, config, options), notes=tuple(notes))
+        return _find_class(transformers, config), config
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 from nndiff.errors import ModelError, SourceError, UsageError
 
 HUGGING_FACE = "hf:"
+NEMO = "nemo"  # for `nndiff verify`: NeMo itself, by the class that a config names
 RESTORED_SUFFIXES = (".nemo", ".ckpt")  # these hold weights to read, and a model to restore
 # no Python module is called like this: `x.pt` is a missing file, not the module `pt` of the package `x`
 _SAVED_SUFFIXES = (

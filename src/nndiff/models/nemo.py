@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,19 +19,16 @@ from nndiff.errors import (
     UsageError,
     UserCodeError,
 )
-from nndiff.files import RegularFile, Window
 from nndiff.models.checkpoint import load_checkpoint
 from nndiff.models.inputs import DEFAULT_BATCH_SIZE
+from nndiff.models.nemo_config import get_target, is_checkpoint, is_from_nemo, read_own_config
 from nndiff.models.nemo_inputs import accept_labels, accept_masks, accept_speakers, find_signal_name, make_inputs
 from nndiff.models.nemo_loss import find_loss
 from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import describe_exception
-from nndiff.sources.pickle_nodes import Object
-from nndiff.sources.torch_file import load_any
 
 _DATA_KEYS = ("train_ds", "validation_ds", "test_ds", "optim")  # training needs them, a forward pass does not
 _EXTRAS = ("asr", "audio", "speechlm2", "tts")  # collections that are also extras of the package
-_DEEPEST = 64
 _DEFAULT_SAMPLES = 16000
 _WEIGHTS_HINT = "to compare only its weights, `nndiff diff` needs no NeMo"
 
@@ -57,33 +54,34 @@ def build_nemo_model(path: str, options: BuildOptions) -> ModelSpec:
     if not os.path.isfile(path):
         raise SourceError(path, "no such file")
     notes: list[str] = []
-    with _redirect_stdout(), _explain_errors(path):
-        config = _read_config(options.config) if options.config else None
+    with redirect_stdout(), explain_errors(path):
+        config = read_config(options.config) if options.config else None
         if is_checkpoint(path):
             model, notes = _build_from_checkpoint(path, config)
         else:
-            model = _restore_archive(path, config)
+            model = restore_archive(path, config)
+    return make_runnable(model, os.path.basename(path), options, notes)  # recordings hold no path of this machine
+
+
+def make_runnable(model: Any, label: str, options: BuildOptions, notes: Sequence[str] = ()) -> ModelSpec:
+    """Return a model of NeMo in eval mode, with the inputs that it is fed and its loss."""
     accept_masks(model)
     accept_labels(model)
     accept_speakers(model)
     batch_size, samples = options.batch_size or DEFAULT_BATCH_SIZE, options.seq_len or _DEFAULT_SAMPLES
     return ModelSpec(
         model=model.eval(),  # NeMo restores in train mode, in which dither and dropout draw random numbers
-        label=os.path.basename(path),  # recordings hold no path of this machine
+        label=label,
         inputs=partial(make_inputs, model, batch_size, samples, options.seed),
         loss=find_loss(model) if find_signal_name(model) else None,  # a batch is made from a waveform
         notes=tuple(notes),
     )
 
 
-def is_checkpoint(path: str) -> bool:
-    """Return True for a checkpoint (zip or pickle), False for a .nemo archive (tar), by the first bytes."""
-    return Window(RegularFile(path)).head(4).startswith((b"PK\x03\x04", b"\x80"))
-
-
-def _restore_archive(path: str, config: Any) -> Any:
+def restore_archive(path: str, config: Any) -> Any:
+    """Return the model of a .nemo archive, restored by NeMo in train mode; `config` replaces the one in it."""
     base_class = import_module("nemo.core.classes").ModelPT
-    target = _get_target(config) or _get_target(base_class.restore_from(path, return_config=True))
+    target = get_target(config) or get_target(base_class.restore_from(path, return_config=True))
     # If the class in the config fails, NeMo tries the class that restore_from is called on and reports only that
     # one's error. So call it on the right class; whether a class outside of NeMo is safe is up to NeMo.
     model_class = import_class(path, target) if target.startswith("nemo.") else base_class
@@ -92,16 +90,7 @@ def _restore_archive(path: str, config: Any) -> Any:
 
 def _build_from_checkpoint(path: str, config: Any) -> tuple[Any, list[str]]:
     """Return the model of a Lightning checkpoint, and notes about its weights."""
-    own_config = read_own_config(path)
-    target = _get_target(config) or _get_target(own_config)
-    if config is None and own_config:
-        config = _resolve_config(import_module("omegaconf").OmegaConf.create(own_config))
-    if not config:
-        raise UsageError(f"{path}: holds no config of NeMo; give one with --config MODEL.yaml")
-    if not target.startswith("nemo."):
-        trouble = f"is for the class {target!r}, which is not NeMo's" if target else "names no class"
-        raise UsageError(f"{path}: its config {trouble}: add `target: nemo.collections...` to --config MODEL.yaml")
-    model = import_class(path, target).from_config_dict(config, trainer=None)
+    model = build_without_weights(path, config)
     try:
         return model, load_checkpoint(model, path)
     except CheckpointError as error:
@@ -109,7 +98,27 @@ def _build_from_checkpoint(path: str, config: Any) -> tuple[Any, list[str]]:
         raise
 
 
-def _read_config(path: str) -> Any:
+def build_without_weights(path: str, config: Any = None) -> Any:
+    """Return the model of a config, or else of the one in a checkpoint or archive, with weights from the seed."""
+    own_config = None
+    if is_checkpoint(path):
+        own_config = read_own_config(path)
+        if own_config:
+            own_config = import_module("omegaconf").OmegaConf.create(own_config)
+    elif is_from_nemo(path):
+        own_config = import_module("nemo.core.classes").ModelPT.restore_from(path, return_config=True)
+    target = get_target(config) or get_target(own_config)
+    if config is None and own_config:
+        config = _resolve_config(own_config)
+    if not config:
+        raise UsageError(f"{path}: holds no config of NeMo; give one with --config MODEL.yaml")
+    if not target.startswith("nemo."):
+        trouble = f"is for the class {target!r}, which is not NeMo's" if target else "names no class"
+        raise UsageError(f"{path}: its config {trouble}: add `target: nemo.collections...` to --config MODEL.yaml")
+    return import_class(path, target).from_config_dict(config, trainer=None)
+
+
+def read_config(path: str) -> Any:
     """Return the config of a model: a whole file, or the part under `model` in a training config."""
     if not os.path.isfile(path):
         raise SourceError(path, "no such file")
@@ -128,12 +137,6 @@ def _resolve_config(config: Any) -> Any:
     return omegaconf.OmegaConf.create(omegaconf.OmegaConf.to_container(config, resolve=True))
 
 
-def _get_target(config: Any) -> str:
-    """Return the class that a config names, or an empty text."""
-    target = config.get("target") if hasattr(config, "get") else None
-    return target if isinstance(target, str) else ""
-
-
 def import_class(path: str, target: str) -> Any:
     """Return a class of NeMo by its dotted name; `path` is the file that asks for it."""
     module, _, name = target.rpartition(".")
@@ -149,35 +152,8 @@ def import_class(path: str, target: str) -> Any:
     raise ModelError(f"{path}: this version of NeMo has no {missing}: install another version")
 
 
-def read_own_config(path: str) -> dict[str, Any] | None:
-    """Return the config in the hyper-parameters of a Lightning checkpoint, as plain values."""
-    root = load_any(Window(RegularFile(path))).root
-    hyper_parameters = root.get("hyper_parameters") if isinstance(root, dict) else None
-    values = _to_plain_values(path, hyper_parameters)
-    config = values.get("cfg", values) if isinstance(values, dict) else None
-    return config if isinstance(config, dict) else None
-
-
-def _to_plain_values(path: str, node: Any, depth: int = 0) -> Any:
-    """Return the values that an omegaconf object holds, from a pickle that was not executed."""
-    if depth > _DEEPEST:
-        raise SourceError(path, "its config is nested too deeply: give --config MODEL.yaml")
-    if isinstance(node, Object):
-        state = node.state[0] if node.state and isinstance(node.state[0], dict) else {}
-        return _to_plain_values(path, state.get("_content", state.get("_val")), depth + 1)
-    if isinstance(node, dict):
-        values = {}
-        for key, value in node.items():
-            if isinstance(key, str):
-                values[key] = _to_plain_values(path, value, depth + 1)
-        return values
-    if isinstance(node, (list, tuple)):
-        return [_to_plain_values(path, item, depth + 1) for item in node]
-    return node if isinstance(node, (bool, int, float, str)) else None
-
-
 @contextlib.contextmanager
-def _redirect_stdout() -> Iterator[None]:
+def redirect_stdout() -> Iterator[None]:
     """Send what NeMo prints to stderr, because reports go to stdout.
 
     NeMo's log handlers take whatever is stdout when NeMo is first imported, so the effect lasts.
@@ -187,7 +163,7 @@ def _redirect_stdout() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explain_errors(path: str) -> Iterator[None]:
+def explain_errors(path: str) -> Iterator[None]:
     """Turn whatever NeMo raises into one sentence."""
     try:
         yield

@@ -49,7 +49,7 @@ def build_python_model(name: str, options: BuildOptions) -> ModelSpec:
     return ModelSpec(
         model=call_factory(maker, f"{target}:{factory}"),
         label=label,
-        inputs=_get_inputs(module, options),
+        inputs=get_inputs(module, options),
         loss=_guard_loss(loss),
         variants=variants,
     )
@@ -139,7 +139,7 @@ def call_factory(maker: Any, what: str) -> torch.nn.Module:
     return model
 
 
-def _get_inputs(module: ModuleType, options: BuildOptions) -> Any:
+def get_inputs(module: ModuleType, options: BuildOptions) -> Any:
     """Return the `inputs` of a module; a function is wrapped so that it gets the sizes that it asks for."""
     maker = getattr(module, "inputs", None)
     if maker is None or not callable(maker):

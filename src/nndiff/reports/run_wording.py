@@ -48,7 +48,7 @@ _ADVICE = {
     Quantity.OPTIMIZER: "look at the optimizer's state: its settings, and whether it was restored",
 }
 NEVER, NOT_RECORDED = "never", "not recorded"
-_UNLIKELY = 1e-3  # one pair of equally good trainings in a thousand looks so one-sided
+_UNLIKELY = 0.01  # one pair of equally good trainings in a hundred looks so one-sided
 _MOST_LEADERS = 5
 _MOST_JUMPS = 5
 
@@ -303,16 +303,14 @@ def describe_jump(jump: Jump) -> str:
 
 def describe_sign_test(test: SignTest, loss: str) -> str:
     """Say whether one side is consistently better, with the test."""
-    sides = (("reference", test.lower_in_reference), ("candidate", test.lower_in_candidate))
-    side, lower = max(sides, key=lambda item: item[1])
-    total = test.lower_in_reference + test.lower_in_candidate + test.equal
-    counts = f"the {side}'s {printable(loss, 40)} is lower at {lower:,} of {plural(total, 'step')}"
-    if test.lower_in_reference == test.lower_in_candidate:
-        counts = f"each side's {printable(loss, 40)} is lower at {lower:,} of {plural(total, 'step')}"
+    name = printable(loss, 40)
+    counts = f"{name} is lower in the reference at {test.lower_in_reference:,}, in the candidate at "
+    counts += f"{test.lower_in_candidate:,}, equal at {plural(test.equal, 'step')}"
     chance = f"sign test, p = {test.p_value:.2g}"
-    if test.p_value < _UNLIKELY:
-        return f"{counts}, consistently ({chance})"
-    return f"{counts}; neither side is consistently better ({chance})"
+    if test.p_value >= _UNLIKELY:
+        return f"{counts}; neither side is consistently better ({chance})"
+    side = "reference" if test.lower_in_reference > test.lower_in_candidate else "candidate"
+    return f"{counts}; the {side} is consistently better ({chance})"
 
 
 def describe_unmatched(facts: RunFacts) -> str:

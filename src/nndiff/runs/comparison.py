@@ -42,6 +42,7 @@ from nndiff.runs.distances import MISSING, Distances, RowPairs, measure_distance
 from nndiff.runs.pairing import LoneTensor, PairedNames, PairedSteps, make_mark, pair_names, pair_steps
 from nndiff.runs.run import Run, Step, StepTensors, TensorKey, TensorKind
 from nndiff.runs.trend import compare_losses, describe_growth, find_jumps, find_leaders
+from nndiff.text import counted, plural
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Outcome, Verdict
 
@@ -102,7 +103,8 @@ def compare_runs(
     for candidate in candidates:
         compared = compare_pair(reference, candidate, tolerance, rules, progress)
         facts.append(compared.case.facts)
-        findings += [replace(finding, candidate=candidate.label) for finding in explain_runs(compared.case)]
+        if compared.outcome is not Outcome.NOTHING:
+            findings += [replace(finding, candidate=candidate.label) for finding in explain_runs(compared.case)]
         leftovers += compared.leftovers
         notes += compared.notes
         judgements[candidate.label] = Judgement(compared.outcome)
@@ -135,7 +137,7 @@ def compare_pair(
     reference: Run, candidate: Run, tolerance: Tolerance, rules: RunRules, progress: Progress | None = None
 ) -> ComparedPair:
     """Compare two runs over all the steps they have in common, one step in memory at a time."""
-    steps = pair_steps(reference.steps, candidate.steps)
+    steps = pair_steps(reference, candidate)
     empty = RunFacts(candidate.label, (), {}, {}, {}, steps.only_reference, steps.only_candidate)
     case = RunCase(reference, candidate, {}, steps.pairs, empty)
     names = PairedNames({})
@@ -179,6 +181,7 @@ class _Layout:
     kinds: Mapping[TensorKind, NDArray[np.bool_]]
     groups: Mapping[str, NDArray[np.bool_]]
     counting: NDArray[np.bool_]  # what `--filter` lets decide
+    counters: NDArray[np.bool_]  # of steps: compared, but no part of a distance
 
 
 class _Watch:
@@ -202,7 +205,9 @@ class _Watch:
         """Compare one step of both runs, or the state before the first."""
         if place == INITIAL:
             distances, layout = self._measure_tensors(place)
-            self._note(INITIAL_MARK, [_read_distances(Quantity.INITIAL_WEIGHTS, distances.select(layout.counting))])
+            if layout.counting.any():
+                chosen = distances.select(layout.counting)
+                self._note(INITIAL_MARK, [_read_distances(Quantity.INITIAL_WEIGHTS, chosen)])
             return
         steps = self.case.step(Where.REFERENCE, place), self.case.step(Where.CANDIDATE, place)
         mark = make_mark(steps[0])
@@ -217,7 +222,9 @@ class _Watch:
             distances, layout = self._measure_tensors(place)
             readings += self._read_tensors(distances, layout)
             numbers = _sum_up_groups(distances, layout)
-            self.weights.append((mark, distances.select(layout.kinds[TensorKind.WEIGHT] & layout.counting)))
+            is_weight = layout.kinds[TensorKind.WEIGHT] & layout.counting
+            if is_weight.any():
+                self.weights.append((mark, distances.select(is_weight)))
         self._note(mark, readings)
         self.steps.append(
             StepComparison(
@@ -291,9 +298,37 @@ class _Watch:
                 "only statistics were kept of tensors that are not the same: record with keep='sketch' to know how far"
             )
             yield Note(NoteSlug.NOT_KEPT, text)
+        with_tensors = sum(place != INITIAL for place in self._places)
+        if with_tensors < len(self.steps):
+            text = (
+                f"tensors were compared at {with_tensors:,} of {plural(len(self.steps), 'step')}; of the others only "
+                "scalars and batches were recorded on both sides"
+            )
+            yield Note(NoteSlug.RECORDED_WITHOUT, text)
+        if self.rules.filter != ALL:
+            yield Note(NoteSlug.LEFT_OUT, f"--filter {self.rules.filter}: only these parameters decide")
+        for group, is_member in self._layout.groups.items() if self._layout else ():
+            if not is_member.any():
+                text = f"the group {group!r} is empty: no parameter that both runs have is in it"
+                yield Note(NoteSlug.RULE_WITHOUT_EFFECT, text)
+        yield from self._note_lone_scalars()
+        if any(name != partner for name, partner in self.case.names.items()):
+            text = "some parameters have other names in the candidate: paired by prefix, rule or equal content"
+            yield Note(NoteSlug.PAIRED_BY_WEIGHTS, text)
         if self._places and not self.case.names:
             text = "the runs have no parameter in common: pair their names with --rename or --map"
             yield Note(NoteSlug.RULE_WITHOUT_EFFECT, text)
+
+    def _note_lone_scalars(self) -> Iterable[Note]:
+        """Yield which scalars only one run has: no difference, but not compared either."""
+        if not self.case.steps:
+            return
+        names = [set(self.case.step(where, 0).scalars) for where in Where]
+        for side, own, partner in ((REFERENCE, names[0], names[1]), (CANDIDATE, names[1], names[0])):
+            lone = sorted(own - partner)
+            if lone and partner:
+                text = f"only the {side} has {counted(lone, 'scalar')}: not compared"
+                yield Note(NoteSlug.RECORDED_WITHOUT, text)
 
     def build_facts(self, steps: PairedSteps) -> RunFacts:
         """Return what was found out over all steps."""
@@ -426,6 +461,7 @@ def _lay_out(
         {kind: np.array([key.kind is kind for key in keys], bool) for kind in TensorKind},
         groups,
         counting,
+        np.array([key.state == "step" for key in keys], bool),
     )
 
 
@@ -435,7 +471,7 @@ def _sum_up_groups(distances: Distances, layout: _Layout) -> dict[TensorKind, di
     for kind, is_kind in layout.kinds.items():
         groups = {BUFFERS: layout.groups[ALL]} if kind is TensorKind.BUFFER else layout.groups
         for group, is_member in groups.items():
-            summed = sum_up_group(distances.select(is_kind & is_member))
+            summed = sum_up_group(distances.select(is_kind & is_member & ~layout.counters))
             if summed is not None:
                 numbers.setdefault(kind, {})[group] = summed
     return numbers

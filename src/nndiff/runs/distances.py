@@ -104,6 +104,10 @@ def measure_distances(reference: StepTensors, candidate: StepTensors, pairs: Row
     pairs = replace(pairs, atols=_scale_atols(pairs, sizes[0]))
     distances.out[is_lone] |= distances.max_abs[is_lone] > pairs.atols[is_lone]
     _measure_pairs(distances, reference, candidate, pairs, np.flatnonzero(~is_lone & ~distances.identical))
+    # sketches take what is not finite for zeros: no distance follows from that
+    is_finite = (statistics[0][:, NONFINITE] == 0) & (statistics[1][:, NONFINITE] == 0)
+    distances.l2[~is_finite & ~distances.identical] = math.nan
+    distances.max_abs[~is_finite & ~distances.identical] = math.nan
     return distances
 
 

@@ -138,6 +138,7 @@ class DumpRun:
             keep="dump",
             holds_gradients=False,
             holds_data=False,
+            counts_completed=all(dump.number is not None and dump.number > 0 for dump in files),
             notes=("checkpoints of another tool: no batches, no gradients, no state before the first step", *notes),
         )
         self._files = files
@@ -217,9 +218,12 @@ def _open_parts(path: str) -> tuple[Tensors, Tensors, Mapping[str, float]]:
         return open_source(path).tensors, {}, {}
     loaded = load_any(Window(RegularFile(path)))
     root = loaded.root if isinstance(loaded.root, dict) else {}
+    source = build_source(path, "torch", loaded)
     scalars: dict[str, float] = {}
     for key, value in root.items():
-        if isinstance(key, str) and key not in _PLACES and (is_number(value) or is_tensor(value)):
+        # a tensor beside the model is a scalar of the training, one in a bare state_dict is part of the model
+        is_scalar = is_number(value) or (is_tensor(value) and bool(source.part))
+        if isinstance(key, str) and key not in _PLACES and is_scalar:
             number = _read_scalar(path, loaded, key)
             if number is not None:
                 scalars[key] = number
@@ -233,9 +237,7 @@ def _open_parts(path: str) -> tuple[Tensors, Tensors, Mapping[str, float]]:
         if isinstance(node, dict) and tree.holds_tensors(node):
             optimizer = build_source(path, "torch", loaded, key).tensors
             break
-    model = {
-        name: tensor for name, tensor in build_source(path, "torch", loaded).tensors.items() if name not in scalars
-    }
+    model = {name: tensor for name, tensor in source.tensors.items() if name not in scalars}
     return model, optimizer, scalars
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from nndiff.errors import UsageError
+from nndiff.errors import SourceError, UsageError
 from nndiff.runs.dumps import find_dumps, open_dumps
 from nndiff.runs.reader import is_run, open_run
 from nndiff.runs.run import Run
@@ -31,6 +31,8 @@ def are_trainings(sides: Sequence[Any]) -> bool:
     trainings = [side for side in sides if is_training(side)]
     if trainings and len(trainings) < len(sides):
         others = [side for side in sides if side not in trainings]
+        if isinstance(others[0], (str, os.PathLike)) and not os.path.lexists(str(others[0]).partition("::")[0]):
+            raise SourceError(others[0], "no such file or folder")
         raise UsageError(
             f"{trainings[0]} is a training run and {others[0]} is not: compare two runs, or two checkpoints"
         )

@@ -11,7 +11,7 @@ from nndiff.dtypes import DTYPES, opaque
 from nndiff.result import Note
 from nndiff.run_facts import StepMark
 from nndiff.runs.case import StepPair
-from nndiff.runs.run import Step, StepTensors, TensorKind
+from nndiff.runs.run import Run, Step, StepTensors, TensorKind
 from nndiff.tensors import NoData, Shape, TensorRef
 
 _HELD = (TensorKind.WEIGHT, TensorKind.BUFFER)
@@ -51,23 +51,29 @@ def make_mark(step: Step) -> StepMark:
     return StepMark(step.number, step.epoch, step.batch)
 
 
-def pair_steps(reference: Sequence[Step], candidate: Sequence[Step]) -> PairedSteps:
-    """Pair steps by epoch and batch where all steps of both runs have them, else by their global number."""
-    has_batches = all(step.epoch is not None and step.batch is not None for step in (*reference, *candidate))
+def pair_steps(reference: Run, candidate: Run) -> PairedSteps:
+    """Pair steps by epoch and batch where all steps of both runs have them, else by their global number.
 
-    def key(step: Step) -> tuple[int | None, ...]:
-        return (step.epoch, step.batch) if has_batches else (step.number,)
+    Checkpoints are named by the steps completed before them, and a recorder counts from 0.
+    """
+    has_batches = all(
+        step.epoch is not None and step.batch is not None for step in (*reference.steps, *candidate.steps)
+    )
+    ahead = int(candidate.description.counts_completed) - int(reference.description.counts_completed)
 
-    places = {key(step): place for place, step in enumerate(candidate)}
+    def key(step: Step, shift: int = 0) -> tuple[int | None, ...]:
+        return (step.epoch, step.batch) if has_batches else (step.number - shift,)
+
+    places = {key(step, ahead): place for place, step in enumerate(candidate.steps)}
     pairs: list[StepPair] = []
     only_reference: list[StepMark] = []
-    for place, step in enumerate(reference):
+    for place, step in enumerate(reference.steps):
         partner = places.pop(key(step), None)
         if partner is None:
             only_reference.append(make_mark(step))
         else:
             pairs.append(StepPair(place, partner))
-    only_candidate = [make_mark(candidate[place]) for place in sorted(places.values())]
+    only_candidate = [make_mark(candidate.steps[place]) for place in sorted(places.values())]
     return PairedSteps(tuple(pairs), tuple(only_reference), tuple(only_candidate))
 
 

@@ -122,6 +122,7 @@ class RunDescription:
     trainable: frozenset[str] | None = None  # parameters that require a gradient; None: not known
     holds_gradients: bool = True  # False: this kind of run never has any
     holds_data: bool = True
+    counts_completed: bool = False  # checkpoint-1 is the state after the first step, which a recorder numbers 0
     environment: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

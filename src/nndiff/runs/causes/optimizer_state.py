@@ -12,6 +12,7 @@ from nndiff.runs.causes.algebra import ROUNDINGS, fit_columns
 from nndiff.runs.causes.onset import Explanation, Onset, explain, name_side, name_step
 from nndiff.runs.causes.parameter_steps import read_counter, read_step
 from nndiff.runs.causes.rules import MEAN, MOMENTUM_BUFFER
+from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
 
 _ROUNDOFF = 2.0**-24
@@ -37,10 +38,12 @@ def _find_restart(onset: Onset) -> Iterator[Explanation]:
         for name in case.parameter_names:
             before, after = (read_counter(case, where, moment, name) for moment in (earlier[-1], place))
             partner = read_counter(case, Where(1 - where), place, name)
+            has_gradient = case.row(where, place, TensorKind.GRADIENT, name) is not None
             if (
                 before is not None
                 and after is not None
-                and after <= before
+                # a counter that stands still without a gradient is that of a frozen parameter
+                and (after < before or (after == before and has_gradient))
                 and partner is not None
                 and partner > before
             ):

@@ -173,11 +173,11 @@ def test_a_terminal_without_blocks_gets_letters() -> None:
 
 
 def test_one_side_is_better_only_beyond_chance() -> None:
-    for p_value, sure in ((3.3e-4, True), (2.9e-3, False)):
+    for p_value, is_sure in ((3.4e-3, True), (2.9e-2, False)):
         sentence = describe_sign_test(SignTest(3, 17, 2, p_value), "loss")
-        assert sentence.startswith("the candidate's loss is lower at 17 of 22 steps")
-        assert ("consistently (" in sentence) == sure
-    assert describe_sign_test(SignTest(4, 4, 0, 1.0), "loss").startswith("each side's loss is lower at 4 of 8 steps")
+        assert sentence.startswith("loss is lower in the reference at 3, in the candidate at 17, equal at 2 steps")
+        assert ("the candidate is consistently better" in sentence) is is_sure
+        assert ("neither side" in sentence) is not is_sure
 
 
 def test_cosines_near_one_keep_their_digits() -> None:

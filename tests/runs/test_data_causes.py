@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from run_builders import SMALL, compare_trainings, expect_cause, make_batches, make_mlp, split_batches
+from memory_runs import SMALL, compare_trainings, expect_cause, make_batches, make_mlp, split_batches
 from torch import nn
 
 from nndiff.findings.causes import Cause

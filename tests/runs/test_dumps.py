@@ -11,6 +11,7 @@ import torch
 from planted_trainings import build_model, train
 from safetensors.torch import save_file
 
+import nndiff
 from nndiff.errors import NndiffError
 from nndiff.runs.dumps import find_dumps, open_dumps
 from nndiff.runs.opening import are_trainings, is_training
@@ -99,3 +100,24 @@ def test_a_run_and_a_checkpoint_cannot_be_compared(tmp_path):
     touch(tmp_path, "runs/step_1.pt", "model.pt")
     with pytest.raises(NndiffError, match="is a training run and"):
         are_trainings([str(tmp_path / "runs"), str(tmp_path / "model.pt")])
+
+
+def test_a_bare_state_dict_keeps_its_counters(tmp_path):
+    torch.save(build_model().state_dict(), tmp_path / "step_1.pt")
+    run = open_dumps(str(tmp_path))
+    assert TensorKey(TensorKind.BUFFER, "1.num_batches_tracked") in run.read_tensors(0).keys
+    assert not run.steps[0].scalars
+
+
+def test_checkpoints_are_named_by_completed_steps_and_recorders_count_from_0(tmp_path):
+    recorded = train(tmp_path / "recorded", epochs=1)
+    dumped = train(tmp_path / "dumped", epochs=1, dump=True)
+    for number in range(5):
+        state = torch.load(dumped / f"epoch_000/batch_{number:04d}.pt")["model_state_dict"]
+        folder = tmp_path / f"named/checkpoint-{number + 1}"
+        folder.mkdir(parents=True)
+        save_file(state, folder / "model.safetensors")
+    result = nndiff.compare(tmp_path / "named", recorded)
+    assert (result.verdict, result.totals.pairs) == ("identical", 5)
+    assert nndiff.compare(recorded, tmp_path / "named").verdict == "identical"
+    assert nndiff.compare(tmp_path / "named", tmp_path / "named").totals.pairs == 5

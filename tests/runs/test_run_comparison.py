@@ -214,3 +214,47 @@ def test_statistics_alone_are_no_pass(tmp_path):
     assert compared.outcome is Outcome.DIFFERENT
     assert compared.case.facts.first_divergence is None, "nothing is known to be out"
     assert compared.notes[0].slug == "not-kept"
+
+
+def test_weights_that_are_not_finite_have_no_distance(reference, tmp_path):
+    def break_gradient(step, model, optimizer):
+        if step == 5:
+            model[0].weight.grad[0, 0] = float("nan")
+
+    facts = compare(reference, train(tmp_path / "candidate", before_step=break_gradient)).case.facts
+    assert facts.first_divergence.quantity is Quantity.GRADIENTS
+    assert facts.steps[4].groups["all"].l2 == 0
+    assert np.isnan(facts.steps[5].groups["all"].l2)
+
+
+def test_what_was_not_compared_is_said(reference, tmp_path):
+    import nndiff
+
+    sparse = nndiff.compare(reference, train(tmp_path / "sparse", every=5))
+    assert [note.slug for note in sparse.notes] == ["recorded-without"]
+    assert "2 of 10 steps" in sparse.notes[0].text
+    filtered = nndiff.compare(reference, tmp_path / "sparse", filter="backbone", group=["none=nothing*"])
+    assert [note.slug for note in filtered.notes] == ["recorded-without", "left-out", "rule-without-effect"]
+
+
+def test_models_without_a_common_parameter_have_no_common_initial_weights(tmp_path):
+    runs = []
+    for name in ("first", "second"):
+        model = nn.Sequential()
+        model.add_module(name, nn.Linear(8, 3 if name == "first" else 4))
+        runs.append(train(tmp_path / name, model=model, epochs=1))
+    facts = compare(*runs).case.facts
+    assert Quantity.INITIAL_WEIGHTS in facts.unknown
+    assert facts.growth is None
+
+
+def test_a_layer_frozen_midway_is_not_an_optimizer_that_begins_again(reference, tmp_path):
+    import nndiff
+
+    def freeze(step, model, optimizer):
+        if step >= 5:
+            for parameter in model[0].parameters():
+                parameter.grad = None
+
+    result = nndiff.compare(reference, train(tmp_path / "candidate", before_step=freeze))
+    assert [finding.cause for finding in result.findings] == ["frozen"]

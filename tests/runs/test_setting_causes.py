@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from run_builders import ADAM, LARGE, SGD, SMALL, compare_trainings, expect_cause, use
+from memory_runs import ADAM, LARGE, SGD, SMALL, compare_trainings, expect_cause, use
 from torch.optim import Adam, AdamW
 
 from nndiff.findings.causes import Cause

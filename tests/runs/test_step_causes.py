@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from run_builders import (
+from memory_runs import (
     ADAM,
     EXACT,
     LARGE,

@@ -56,7 +56,7 @@ class RawArray(NamedTuple):
 
     address: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which has no use here
-    dtype: str  # a name in dtypes.DTYPES
+    dtype: str  # a name in dtypes.DTYPES; elements of any other are single bytes without statistics or sketch
     shape: tuple[int, ...]
 
     @classmethod
@@ -89,8 +89,8 @@ class SketchedTensors:
 def sketch_tensors(tensors: Sequence[RawArray], widths: Sequence[int], seed: int = 0) -> SketchedTensors:
     """Return statistics, digests and sketches of tensors.
 
-    Two digests are equal if and only if the tensors have the same dtype, shape and bits. A width that is
-    no power of two is rounded down to one, unless it holds the whole tensor.
+    Tensors of the same dtype, shape and bits have equal digests; others do not, but for a chance of 2**-128. A width
+    that is no power of two is rounded down to one, unless it holds the whole tensor.
     """
     counts = np.array([raw.count for raw in tensors], np.int64)
     numbers = counts * np.array([_NUMBERS_PER_ELEMENT.get(raw.dtype, 0) for raw in tensors], np.int64)
@@ -180,7 +180,7 @@ def _sketch_with_numpy(
     dtype = _find_dtype(raw.dtype)
     elements = raw.view_elements()
     measured = measure_tensor(RawTensor(elements, dtype, raw.shape))
-    digest[:] = np.frombuffer(bytes.fromhex(measured.digest)[:16], np.uint8)
+    digest[:] = np.frombuffer(bytes.fromhex(measured.digest)[:_DIGEST_SIZE], np.uint8)
     statistics[:] = np.nan
     if measured.stats is not None:
         stats = measured.stats

@@ -192,3 +192,27 @@ def test_folders_are_compared_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "SUMMARY TABLE" in done.stdout
+
+
+def test_a_model_of_one_module_has_its_output_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.py").write_text(
+        "import torch\nfrom nndiff.modes import weight_only\n\n"
+        "def model():\n    torch.manual_seed(0)\n    return torch.nn.Linear(6, 4)\n\n"
+        "def samples(count=10):\n    torch.manual_seed(1)\n    return [torch.randn(3, 6) for _ in range(count)]\n\n"
+        'modes = {"int4": weight_only(4)}\nreference = "fp32"\n'
+    )
+    assert run("one.py", "-o", "outputs", "--blame", "--report", "json:result.json") == 1
+    result = json.loads(Path("result.json").read_text())
+    assert [pair["verdict"] for pair in result["pairs"]] == ["different"]
+    assert result["blame"]["int4"][0]["share"] == pytest.approx(1)
+
+
+def test_another_layout_is_not_taken_for_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_a_model_of_one_module_has_its_output_alone(tmp_path, monkeypatch)
+    assert run("one.py", "-o", "outputs", "--layout", "npy") == 2
+    assert "was recorded with layout recording" in capsys.readouterr().err
+    assert run("--compare", "outputs", "fp32") == 2
+    assert "'fp32' is the reference" in capsys.readouterr().err

@@ -84,6 +84,8 @@ def compare_modes(
         if mode not in present:
             raise UsageError(f"{folder}: there is no mode {mode!r}; there are {listed(present, 20)}")
     chosen = [mode for mode in dict.fromkeys(modes or present) if mode != reference]
+    if not chosen and len(present) > 1:
+        raise UsageError(f"{reference!r} is the reference: name other modes; {folder} has {listed(present, 20)}")
     if not chosen:
         raise UsageError(f"{folder}: there is no mode to compare with {reference!r}: it is alone; record others first")
     results = []

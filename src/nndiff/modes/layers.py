@@ -37,8 +37,8 @@ def choose_layers(model: torch.nn.Module, spec: str) -> LayerChoice:
     names = [name for name, _ in make_plan(model, Selection(), backward=False).modules if name]
     order = {name: position for position, (name, _) in enumerate(model.named_modules())}
     names.sort(key=lambda name: order[name])
-    if not names:
-        raise UsageError("the model has no modules inside: there is no layer to record")
+    if not names:  # one module alone: its output is that of the model
+        return LayerChoice((), (), "", "")
     blocks = find_blocks(model, names)
     ends = _find_ends(model, names, blocks)
     chosen = names

@@ -41,6 +41,7 @@ class RecordSettings:
         return {
             "model": os.path.basename(definition.label),
             "layers": self.layers,
+            "layout": self.layout.value,
             "samples": len(samples),
             "seq_len": self.seq_len,
             "seed": definition.seed,

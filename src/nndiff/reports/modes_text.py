@@ -288,7 +288,8 @@ def list_blame_rows(facts: ModesFacts, mode: str) -> list[list[str]]:
     rows = []
     for layer in facts.blame[mode]:
         share = NOTHING if math.isnan(layer.share) else f"{100 * layer.share:.1f}%"
-        rows.append([printable(layer.name or MODEL), share, _format(layer.own, ".3e"), _format(layer.cumulative, ".3e")])
+        errors = _format(layer.own, ".3e"), _format(layer.cumulative, ".3e")
+        rows.append([printable(layer.name or MODEL), share, *errors])
     return rows
 
 

@@ -12,8 +12,8 @@ ROOT = Path(nndiff.__file__).parent
 
 # Low floors first.
 FLOORS = (
-    "errors text names dtypes tolerance verdict metrics mode_facts",
-    "files tensors run_facts run_summary run_json mode_json result result_json",
+    "errors text names dtypes tolerance verdict metrics",
+    "files tensors facts result result_json",
     "sources stats recording",
     "align relations models",
     "plan judge rejudge",

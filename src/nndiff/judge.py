@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from nndiff.errors import UsageError
+from nndiff.facts.modes import ModeFacts, Threshold
 from nndiff.metrics import Metrics
-from nndiff.mode_facts import ModeFacts, Threshold
 from nndiff.result import Judgement, Leftover, Pair, Rules, Side, decides_alone, decides_verdict
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict

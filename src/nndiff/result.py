@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.facts.modes import ModesFacts
+from nndiff.facts.runs import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.metrics import Metrics
-from nndiff.mode_facts import ModesFacts
 from nndiff.names import matches_any
-from nndiff.run_facts import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.tensors import Shape, Site, Slot
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict, worst_outcome

@@ -18,8 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nndiff import mode_json
 from nndiff.errors import ReportError, SourceError, UsageError
+from nndiff.facts import mode_json
+from nndiff.facts.run_json import load_runs, store_divergence, store_runs
+from nndiff.facts.runs import RunDivergence
 from nndiff.files import RegularFile, Window
 from nndiff.metrics import ENVELOPE_RTOLS, NAN, Metrics
 from nndiff.result import (
@@ -45,8 +47,6 @@ from nndiff.result import (
     Totals,
     WeightsAtSite,
 )
-from nndiff.run_facts import RunDivergence
-from nndiff.run_json import load_runs, store_divergence, store_runs
 from nndiff.tensors import Site, Slot
 from nndiff.tolerance import Override, Tolerance
 from nndiff.verdict import Judge, Outcome, Verdict

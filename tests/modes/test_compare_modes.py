@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nndiff.errors import SourceError, UsageError
-from nndiff.mode_facts import Direction, RatingLimits, Threshold
+from nndiff.facts.modes import Direction, RatingLimits, Threshold
 from nndiff.modes.compare import ModeRules, compare_modes
 from nndiff.modes.folder import LayerOutput, list_modes, open_mode
 from nndiff.modes.logits import compare_logits

@@ -11,7 +11,7 @@ import pytest
 
 from nndiff import result_json
 from nndiff.errors import ReportError
-from nndiff.mode_facts import BlamedLayer, RecommendedLayers
+from nndiff.facts.modes import BlamedLayer, RecommendedLayers
 from nndiff.modes.compare import compare_modes
 from nndiff.relations import load_relation
 from nndiff.reports import ReportOptions, get_report

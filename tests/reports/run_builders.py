@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from report_builders import HOSTILE
 
-from nndiff.result import CANDIDATE, REFERENCE, Comparison, Finding, Judgement, Leftover, LeftoverReason, Side
-from nndiff.run_facts import (
+from nndiff.facts.runs import (
     ALL,
     BUFFERS,
     GroupNumbers,
@@ -24,6 +23,7 @@ from nndiff.run_facts import (
     StepMark,
     WeightDetails,
 )
+from nndiff.result import CANDIDATE, REFERENCE, Comparison, Finding, Judgement, Leftover, LeftoverReason, Side
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Outcome, Verdict
 

@@ -26,10 +26,10 @@ from run_builders import (
 )
 
 from nndiff.errors import MissingExtraError, ReportError, UsageError
+from nndiff.facts.run_summary import Panel
 from nndiff.reports import check_specs, draw_picture, get_report, run_files, write_report
 from nndiff.reports.run_files import check_output_folder, write_run_files
 from nndiff.reports.run_picture import draw_figure
-from nndiff.run_summary import Panel
 
 FILES = {"model_comparison.png", "model_comparison.csv", "detailed_comparison.json"}
 

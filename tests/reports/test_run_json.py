@@ -14,13 +14,14 @@ from report_builders import load_relation
 from run_builders import CASES, comparison, mark, numbers, run_different, run_identical, run_long, run_several, step
 from test_report_json import JUNK, comparable, damaged, places
 
-from nndiff import result_json, run_json
+from nndiff import result_json
 from nndiff.commands import report
 from nndiff.errors import NndiffError, ReportError, UsageError
+from nndiff.facts import run_json
+from nndiff.facts.runs import ALL, BUFFERS, GroupNumbers, Quantity, RunFacts, StepMark
 from nndiff.rejudge import judge_at
 from nndiff.reports import ReportOptions, get_report
 from nndiff.result import Comparison
-from nndiff.run_facts import ALL, BUFFERS, GroupNumbers, Quantity, RunFacts, StepMark
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 

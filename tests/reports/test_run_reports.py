@@ -24,12 +24,12 @@ from run_builders import (
     step,
 )
 
+from nndiff.facts.run_summary import Curve, CurveKind, Panel, choose_accuracy, choose_loss, draw_curves, fits_log_axis
+from nndiff.facts.runs import RunFacts, SignTest, StepMark
 from nndiff.reports import ReportOptions, get_report, output, run_wording, summary
 from nndiff.reports.run_wording import choose_steps, describe_sign_test, format_cosine, name_step
 from nndiff.reports.sparkline import BLOCKS, draw_sparkline
 from nndiff.result import Comparison
-from nndiff.run_facts import RunFacts, SignTest, StepMark
-from nndiff.run_summary import Curve, CurveKind, Panel, choose_accuracy, choose_loss, draw_curves, fits_log_axis
 from nndiff.verdict import Outcome
 
 PLAIN = ReportOptions(width=100, color=False)

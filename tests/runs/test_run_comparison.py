@@ -8,7 +8,7 @@ import torch
 from planted_trainings import build_model, draw_batches, train
 from torch import nn
 
-from nndiff.run_facts import Quantity
+from nndiff.facts.runs import Quantity
 from nndiff.runs.comparison import RunRules, compare_pair
 from nndiff.runs.opening import open_training
 from nndiff.tolerance import Tolerance

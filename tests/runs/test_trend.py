@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nndiff.run_facts import GrowthKind, StepComparison, StepMark, WeightDetails
+from nndiff.facts.runs import GrowthKind, StepComparison, StepMark, WeightDetails
 from nndiff.runs import trend
 from nndiff.runs.trend import compare_losses, describe_growth, find_jumps, find_leaders
 from nndiff.verdict import Verdict

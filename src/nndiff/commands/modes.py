@@ -30,7 +30,7 @@ from nndiff.commands.options import (
 from nndiff.commands.progress import ProgressBar
 from nndiff.commands.trouble import print_trouble
 from nndiff.errors import MissingExtraError, NndiffError, ReportError, UsageError
-from nndiff.mode_facts import BlamedLayer, Direction, RecommendedLayers
+from nndiff.facts.modes import BlamedLayer, Direction, RecommendedLayers
 from nndiff.modes.compare import ModeRules, compare_modes
 from nndiff.modes.thresholds import TARGET_METRICS, parse_limits, parse_number, parse_threshold
 from nndiff.reports import check_specs, write_reports

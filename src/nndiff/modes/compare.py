@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from nndiff.errors import SourceError, UsageError
+from nndiff.facts.modes import LayerFacts, LayerKey, ModeFacts, ModesFacts, RatingLimits, Threshold
 from nndiff.files import unchanged
 from nndiff.judge import apply_thresholds, judge_candidate, judge_numbers
 from nndiff.metrics import Metrics
-from nndiff.mode_facts import LayerFacts, LayerKey, ModeFacts, ModesFacts, RatingLimits, Threshold
 from nndiff.modes.folder import LayerOutput, StoredMode, list_modes, open_mode
 from nndiff.modes.logits import compare_logits
 from nndiff.modes.places import find_places

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.mode_facts import LogitFacts
+from nndiff.facts.modes import LogitFacts
 from nndiff.modes.folder import LayerOutput
 
 _BLOCK = 1 << 18  # elements in float64

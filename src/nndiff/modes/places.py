@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
+from nndiff.facts.modes import Place
 from nndiff.metrics import Metrics
-from nndiff.mode_facts import Place
 from nndiff.modes.folder import LayerOutput
 from nndiff.recording.format.digests import count_workers
 from nndiff.stats.places import Floats, Grid, Table, add_errors

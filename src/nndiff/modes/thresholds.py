@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from nndiff.errors import UsageError
+from nndiff.facts.modes import CORRELATION_LIMITS, MSE_LIMITS, Direction, ModeFacts, RatingLimits, Threshold
 from nndiff.metrics import Metrics
-from nndiff.mode_facts import CORRELATION_LIMITS, MSE_LIMITS, Direction, ModeFacts, RatingLimits, Threshold
 
 _METRICS = {
     "sqnr": "sqnr_db",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from nndiff.mode_facts import ModeFacts, Place
+from nndiff.facts.modes import ModeFacts, Place
 from nndiff.reports import ReportOptions, modes_text
 from nndiff.reports.csv_report import METRICS, guard_text
 from nndiff.result import Comparison, Pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nndiff.mode_facts import CorrelationRating, MseRating
+from nndiff.facts.modes import CorrelationRating, MseRating
 from nndiff.reports import ReportOptions, modes_text, summary, wording
 from nndiff.reports.html.page import escape_html, number_cell, number_columns, render_page, start_table, text_columns
 from nndiff.result import Comparison, Pair

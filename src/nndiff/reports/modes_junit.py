@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from nndiff.mode_facts import ModeFacts
+from nndiff.facts.modes import ModeFacts
 from nndiff.reports import ReportOptions, modes_text, summary
 from nndiff.reports.junit import ERROR, FAILURE, SKIPPED, count_cases, make_case
 from nndiff.reports.wording import describe_difference

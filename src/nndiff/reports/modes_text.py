@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nndiff.facts.modes import Direction, LayerFacts, ModeFacts, ModesFacts, Place, Threshold
 from nndiff.metrics import Metrics
-from nndiff.mode_facts import Direction, LayerFacts, ModeFacts, ModesFacts, Place, Threshold
 from nndiff.modes.thresholds import get_number
 from nndiff.reports.figures import NOTHING
 from nndiff.result import Comparison, Pair

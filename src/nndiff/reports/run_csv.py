@@ -13,11 +13,11 @@ import dataclasses
 import io
 from collections.abc import Iterator, Sequence
 
+from nndiff.facts.run_summary import GRADIENTS, OPTIMIZER, WEIGHTS, get_groups, list_scalars
+from nndiff.facts.runs import ALL, GroupNumbers, StepComparison
 from nndiff.reports import ReportOptions, run_wording, wording
 from nndiff.reports.csv_report import guard_text
 from nndiff.result import Comparison
-from nndiff.run_facts import ALL, GroupNumbers, StepComparison
-from nndiff.run_summary import GRADIENTS, OPTIMIZER, WEIGHTS, get_groups, list_scalars
 
 _FACTS = ("epoch", "batch", "step", "candidate", "verdict", "same_data")
 NUMBERS = tuple(field.name for field in dataclasses.fields(GroupNumbers))

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from nndiff.errors import MissingExtraError, UsageError
+from nndiff.facts.run_json import store_mark, store_number
+from nndiff.facts.runs import RunFacts, WeightDetails
 from nndiff.reports import ReportOptions, draw_picture, get_report, wording
 from nndiff.reports.output import Output, Sink, explain_trouble, write_outputs
 from nndiff.result import Comparison
-from nndiff.run_facts import RunFacts, WeightDetails
-from nndiff.run_json import store_mark, store_number
 
 FORMAT, VERSION = "nndiff.run-details", 1
 PICTURE, TABLE, DETAILS = "model_comparison.png", "model_comparison.csv", "detailed_comparison.json"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from nndiff.facts.run_summary import CurveKind
+from nndiff.facts.runs import ALL, RunFacts, StepComparison
 from nndiff.reports import ReportOptions, run_wording, summary, wording
 from nndiff.reports.figures import format_name, format_number
 from nndiff.reports.junit import ERROR, FAILURE, SKIPPED, count_cases, make_case, make_leftover_case, make_properties
 from nndiff.result import Comparison, Side
-from nndiff.run_facts import ALL, RunFacts, StepComparison
-from nndiff.run_summary import CurveKind
 from nndiff.text import printable
 from nndiff.verdict import Outcome, Verdict
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from nndiff.facts.run_summary import CurveKind, choose_loss, draw_curves, share_limits
+from nndiff.facts.runs import ALL, RunFacts, StepComparison
 from nndiff.reports import ReportOptions, run_wording, summary, wording
 from nndiff.reports.figures import format_number
 from nndiff.reports.markdown import (
@@ -18,8 +20,6 @@ from nndiff.reports.markdown import (
 )
 from nndiff.reports.sparkline import draw_sparkline
 from nndiff.result import Comparison
-from nndiff.run_facts import ALL, RunFacts, StepComparison
-from nndiff.run_summary import CurveKind, choose_loss, draw_curves, share_limits
 
 _CURVE_WIDTH = 24
 Section = Callable[[Comparison, ReportOptions], Iterable[str]]

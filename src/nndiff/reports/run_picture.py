@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nndiff.errors import MissingExtraError
+from nndiff.facts.run_summary import Curve, CurveKind, Panel, draw_curves, fits_log_axis
+from nndiff.facts.runs import RunFacts
 from nndiff.reports.run_wording import QUANTITY_LABELS, name_step
 from nndiff.result import Comparison
-from nndiff.run_facts import RunFacts
-from nndiff.run_summary import Curve, CurveKind, Panel, draw_curves, fits_log_axis
 from nndiff.text import plural, printable
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nndiff.facts.run_summary import Curve, CurveKind, fits_log_axis
+from nndiff.facts.runs import RunFacts
 from nndiff.reports.run_wording import format_value
-from nndiff.run_facts import RunFacts
-from nndiff.run_summary import Curve, CurveKind, fits_log_axis
 from nndiff.text import printable
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 560, 240, 70, 22, 28

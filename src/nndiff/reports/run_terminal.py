@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from nndiff.facts.run_summary import CurveKind, choose_loss, draw_curves, share_limits
+from nndiff.facts.runs import ALL, RunFacts, StepComparison
 from nndiff.reports import ReportOptions, run_wording, summary, wording
 from nndiff.reports.figures import NOTHING, format_name, format_number
 from nndiff.reports.sparkline import draw_sparkline
@@ -27,8 +29,6 @@ from nndiff.reports.terminal_sections import (
     show_leftovers,
 )
 from nndiff.result import Comparison
-from nndiff.run_facts import ALL, RunFacts, StepComparison
-from nndiff.run_summary import CurveKind, choose_loss, draw_curves, share_limits
 from nndiff.text import plural, printable
 from nndiff.verdict import Outcome
 

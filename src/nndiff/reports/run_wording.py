@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nndiff.reports.figures import NOTHING, format_name, format_number, format_percent, format_size
-from nndiff.result import Comparison, Side
-from nndiff.run_facts import (
+from nndiff.facts.run_summary import CurveKind, choose_loss, largest_error, split_evenly
+from nndiff.facts.runs import (
     Growth,
     GrowthKind,
     Jump,
@@ -19,7 +18,8 @@ from nndiff.run_facts import (
     StepComparison,
     StepMark,
 )
-from nndiff.run_summary import CurveKind, choose_loss, largest_error, split_evenly
+from nndiff.reports.figures import NOTHING, format_name, format_number, format_percent, format_size
+from nndiff.result import Comparison, Side
 from nndiff.text import counted, first_few, plural, printable
 from nndiff.verdict import Outcome, Verdict
 

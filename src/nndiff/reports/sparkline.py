@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nndiff.run_summary import Curve, CurveKind, fits_log_axis
+from nndiff.facts.run_summary import Curve, CurveKind, fits_log_axis
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "×"

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.run_facts import RunFacts
+from nndiff.facts.runs import RunFacts
 from nndiff.runs.run import Run, Step, StepTensors, TensorKey, TensorKind
 from nndiff.stats.sketches import RawArray, fold_sketch, sketch_exact_row, sketch_tensors
 

@@ -13,6 +13,17 @@ from numpy.typing import NDArray
 from nndiff.align import Rename
 from nndiff.dtypes import DTYPES, DType, opaque
 from nndiff.errors import UsageError
+from nndiff.facts.runs import (
+    ALL,
+    BUFFERS,
+    GroupNumbers,
+    Quantity,
+    RunDivergence,
+    RunFacts,
+    StepComparison,
+    StepMark,
+    WeightDetails,
+)
 from nndiff.names import matches_any
 from nndiff.result import (
     CANDIDATE,
@@ -25,17 +36,6 @@ from nndiff.result import (
     Note,
     NoteSlug,
     Side,
-)
-from nndiff.run_facts import (
-    ALL,
-    BUFFERS,
-    GroupNumbers,
-    Quantity,
-    RunDivergence,
-    RunFacts,
-    StepComparison,
-    StepMark,
-    WeightDetails,
 )
 from nndiff.runs.case import INITIAL, RunCase, Where
 from nndiff.runs.distances import MISSING, Distances, RowPairs, measure_distances, sum_up_group

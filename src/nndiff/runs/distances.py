@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.run_facts import GroupNumbers
+from nndiff.facts.runs import GroupNumbers
 from nndiff.runs.case import read_row
 from nndiff.runs.run import StepTensors
 from nndiff.stats import Job

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from nndiff.align import Rename, align
 from nndiff.dtypes import DTYPES, opaque
+from nndiff.facts.runs import StepMark
 from nndiff.result import Note
-from nndiff.run_facts import StepMark
 from nndiff.runs.case import StepPair
 from nndiff.runs.run import Run, Step, StepTensors, TensorKind
 from nndiff.tensors import NoData, Shape, TensorRef

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.run_facts import Growth, GrowthKind, Jump, SignTest, StepComparison, WeightDetails
+from nndiff.facts.runs import Growth, GrowthKind, Jump, SignTest, StepComparison, WeightDetails
 
 FEWEST_POINTS = 4  # with fewer, any curve fits
 CONSTANT_FACTOR = 2.0  # a distance that stays within this factor does not grow

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nndiff.facts.run_summary import Panel, choose_loss, draw_curves
+from nndiff.facts.runs import ALL, RunFacts, StepComparison
 from nndiff.reports import ReportOptions, run_wording, summary, wording
 from nndiff.reports.html.page import (
     TABLE_END,
@@ -25,8 +27,6 @@ from nndiff.reports.html.page import (
 )
 from nndiff.reports.run_plot import draw_panel
 from nndiff.result import Comparison
-from nndiff.run_facts import ALL, RunFacts, StepComparison
-from nndiff.run_summary import Panel, choose_loss, draw_curves
 
 _MOST_ROWS = 5000  # of the table of steps; the CSV report has all
 

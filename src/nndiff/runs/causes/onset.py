@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
+from nndiff.facts.runs import ALL, Quantity
 from nndiff.findings.causes import Cause
 from nndiff.result import Finding
-from nndiff.run_facts import ALL, Quantity
 from nndiff.runs.case import INITIAL, RunCase, Where
 from nndiff.runs.run import TensorKind
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from nndiff.facts.runs import Quantity
 from nndiff.findings.causes import Cause
-from nndiff.run_facts import Quantity
 from nndiff.runs.case import RunCase, Where
 from nndiff.runs.causes.algebra import agree_within
 from nndiff.runs.causes.gradients import find_whole_factor

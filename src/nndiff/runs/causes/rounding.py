@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nndiff.facts.runs import ALL, GrowthKind, Quantity
 from nndiff.findings.causes import Cause
-from nndiff.run_facts import ALL, GrowthKind, Quantity
 from nndiff.runs.case import INITIAL, RunCase, Where
 from nndiff.runs.causes.onset import (
     ROUNDING_SHARE,

@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from nndiff.errors import ReportError
-from nndiff.run_facts import (
+from nndiff.facts.run_summary import draw_curves
+from nndiff.facts.runs import (
     ALL,
     GroupNumbers,
     Growth,
@@ -25,7 +26,6 @@ from nndiff.run_facts import (
     StepComparison,
     StepMark,
 )
-from nndiff.run_summary import draw_curves
 from nndiff.verdict import Verdict
 
 _E = TypeVar("_E", bound=Enum)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from nndiff.mode_facts import (
+from nndiff.facts.modes import (
     BlamedLayer,
     CorrelationRating,
     Direction,

@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TypeVar
 
-from nndiff.run_facts import ALL, GroupNumbers, RunFacts, StepComparison
+from nndiff.facts.runs import ALL, GroupNumbers, RunFacts, StepComparison
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 _ACCURACY_NAMES = ("acc", "accuracy")

@@ -61,10 +61,7 @@ void side_numbers(const Kernels *kernels, Type type, const void *p, size_t n, do
 
 /* --- a part ------------------------------------------------------------------------------------------ */
 
-enum {
-    IN_CACHE = 8192, /* bytes that fit into the L1 cache: whole blocks of the hash, whole elements */
-    AT_ONCE = LOOK_BLOCKS * XXH3_BLOCK,
-};
+enum { IN_CACHE = 8192 }; /* bytes that fit into the L1 cache: whole blocks of the hash, whole elements */
 
 /* Take in elements in the L1 cache; those of small types become floats first, the others doubles. */
 static void look_at_elements(const SideJob *job, const uint8_t *p, size_t n, Sketch *sketch, SidePart *out)

@@ -115,8 +115,12 @@ static void hash_blocks(uint64_t lane[XXH3_LANES], const uint8_t *p, size_t bloc
 {
     Lanes sum = lanes_load(lane);
     for (size_t block = 0; block < blocks; block++) {
-        for (size_t i = 0; i < XXH3_BLOCK / XXH3_STRIPE; i++)
-            add_stripe(&sum, stripe_load(p + block * XXH3_BLOCK + XXH3_STRIPE * i), key + 8 * i);
+        if (block % (PAGE / XXH3_BLOCK) == 0)
+            __builtin_prefetch(p + 2 * LOOK_AHEAD); /* where a page is takes longer to find than what is in it */
+        for (size_t i = 0; i < XXH3_BLOCK / XXH3_STRIPE; i++, p += XXH3_STRIPE) {
+            __builtin_prefetch(p + LOOK_AHEAD);
+            add_stripe(&sum, stripe_load(p), key + 8 * i);
+        }
         scramble(&sum, key + XXH3_LAST_KEY);
     }
     lanes_store(lane, sum);

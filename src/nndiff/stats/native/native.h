@@ -165,10 +165,9 @@ typedef struct {
     /* take stripes of 64 bytes into the lanes of a hash, each with the key 8 bytes further on */
     void (*stripes)(uint64_t lane[XXH3_LANES], const uint8_t *, size_t stripes, const uint8_t *key);
     void (*hash_blocks)(uint64_t lane[XXH3_LANES], const uint8_t *, size_t blocks, const uint8_t *key);
-    void (*sketch_f32)(const float *, size_t, const Sketch *);
-    void (*sketch_f64)(const double *, size_t, const Sketch *);
-    /* floats in at most LOOK_BLOCKS blocks: their hash, sum, squares and range, and where asked for their sketch */
-    void (*look_f32)(const uint8_t *, size_t blocks, uint64_t lane[XXH3_LANES], const uint8_t *key,
+    void (*sketch_f64)(const double *, size_t, const Sketch *); /* at most BLOCK */
+    /* floats in at most LOOK_BLOCKS blocks: their sum, squares and range, and where asked for hash and sketch */
+    void (*look_f32)(const uint8_t *, size_t blocks, uint64_t *lane /* may be absent */, const uint8_t *key,
                      const Sketch * /* may be absent */, Sums *);
 } Kernels;
 

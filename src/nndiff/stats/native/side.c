@@ -10,18 +10,6 @@
 
 /* --- statistics ------------------------------------------------------------------------------------ */
 
-static void sums_of(const Kernels *k, Type type, const void *p, size_t n, double *wide, Sums *out)
-{
-    switch (type) {
-    case TYPE_F32: k->side_f32(p, n, out); break;
-    case TYPE_F16: k->side_f16(p, n, out); break;
-    case TYPE_BF16: k->side_bf16(p, n, out); break;
-    default:
-        k->to_f64(type, p, n, wide);
-        k->side_f64(wide, n, out);
-    }
-}
-
 /* Move the finite numbers to the front; return how many there are. */
 static size_t only_finite(double *x, size_t n)
 {
@@ -71,48 +59,45 @@ void side_numbers(const Kernels *kernels, Type type, const void *p, size_t n, do
         out[i] = isfinite(out[i]) ? out[i] : 0;
 }
 
-/* Numbers that are not finite spoil the sums. */
-static void add_to_sketch(const SideJob *job, const void *p, size_t n, const Sketch *sketch)
+/* --- a part ------------------------------------------------------------------------------------------ */
+
+enum { IN_CACHE = 8192 }; /* bytes that fit into the L1 cache: whole blocks of the hash, whole elements */
+
+/* Take in elements in the L1 cache; those of small types become floats first, the others doubles. */
+static void look_at_elements(const SideJob *job, const uint8_t *p, size_t n, Sketch *sketch, SidePart *out)
 {
     const Kernels *k = job->kernels;
-    if (job->type == TYPE_F32) {
-        k->sketch_f32(p, n, sketch);
-    } else if (is_narrow(job->type)) {
-        float narrow[BLOCK + PAD];
-        k->to_f32(job->type, p, n, narrow);
-        k->sketch_f32(narrow, n, sketch);
-    } else {
-        double wide[BLOCK + PAD];
-        k->to_f64(job->type, p, n, wide);
-        k->sketch_f64(wide, n, sketch);
+    const size_t blocks = is_narrow(job->type) ? n * sizeof(float) / XXH3_BLOCK : 0, whole = blocks * XXH3_BLOCK / sizeof(float);
+    Sums s;
+    if (blocks) {
+        float floats[BLOCK + PAD];
+        k->to_f32(job->type, p, whole, floats);
+        k->look_f32((const uint8_t *)floats, blocks, NULL, NULL, sketch, &s);
+        add_sums(job, p, whole, s, out);
+    }
+    if (sketch)
+        sketch->at += whole;
+    if (whole < n) {
+        double numbers[BLOCK + PAD];
+        p += whole * TYPE_SIZE[job->type];
+        k->to_f64(job->type, p, n - whole, numbers);
+        k->side_f64(numbers, n - whole, &s);
+        add_sums(job, p, n - whole, s, out);
+        if (sketch) {
+            k->sketch_f64(numbers, n - whole, sketch);
+            sketch->at += n - whole;
+        }
     }
 }
 
-/* --- a part ------------------------------------------------------------------------------------------ */
-
-enum {
-    IN_CACHE = 8192, /* bytes that fit into the L1 cache: whole blocks of the hash, whole elements */
-    AT_ONCE = LOOK_BLOCKS * XXH3_BLOCK,
-};
-
-/* Take in some bytes: one pass for each that is asked for, while they are in the L1 cache. */
+/* Take in some bytes: first the hash, then the elements, while they are in the L1 cache. */
 static void look_in_turns(const SideJob *job, Xxh3 *hash, size_t from, size_t to, Sketch *sketch, SidePart *out)
 {
-    const size_t size = TYPE_SIZE[job->type];
     for (size_t at = from; at < to; at += IN_CACHE) {
-        const size_t end = to - at < IN_CACHE ? to : at + IN_CACHE, n = (end - at) / size;
-        const uint8_t *p = hash->bytes + at;
+        const size_t end = to - at < IN_CACHE ? to : at + IN_CACHE;
         xxh3_step(hash, at, end);
-        if (job->with_stats) {
-            double wide[BLOCK + PAD];
-            Sums s;
-            sums_of(job->kernels, job->type, p, n, wide, &s);
-            add_sums(job, p, n, s, out);
-        }
-        if (sketch) {
-            add_to_sketch(job, p, n, sketch);
-            sketch->at += n;
-        }
+        if (job->with_stats)
+            look_at_elements(job, hash->bytes + at, (end - at) / TYPE_SIZE[job->type], sketch, out);
     }
 }
 

@@ -52,6 +52,11 @@ static inline unsigned m_bits(mf a) { return _cvtmask16_u32(a); }
 static inline unsigned m_join(mf a, mf b) { return _cvtmask32_u32(_mm512_kunpackw(b, a)); } /* bits of a first */
 static inline unsigned m_count(mf a, mf b) { return (unsigned)__builtin_popcount(m_join(a, b)); }
 static inline float f_least(vf a) { return _mm512_reduce_min_ps(a); }
+static inline vd d_exchange(vd a, const uint16_t *which)
+{
+    const __m512i lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_pd(_mm512_xor_si512(lane, _mm512_set1_epi64(*which)), a);
+}
 /* lane i takes what was in lane i ^ which, by as many bits of it as there are lanes */
 static inline vf f_exchange(vf a, const uint16_t *which)
 {
@@ -180,6 +185,12 @@ static inline vd d_negate(vd a, const uint8_t *which, unsigned from)
 {
     return _mm256_xor_pd(a, _mm256_load_pd(SIGNS[*which >> from & 15]));
 }
+static inline vd d_exchange(vd a, const uint16_t *which)
+{
+    const __m256i half = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); /* two for each lane */
+    const __m256i moved = _mm256_xor_si256(half, _mm256_set1_epi32(2 * *which));
+    return _mm256_castsi256_pd(_mm256_permutevar8x32_epi32(_mm256_castpd_si256(a), moved));
+}
 static inline vf f_exchange(vf a, const uint16_t *which)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -261,6 +272,7 @@ static inline vd d_negate(vd a, const uint8_t *which, unsigned from)
     const kd sign = {(long long)(bits << 63), (long long)(bits >> 1 << 63)};
     return (vd)((kd)a ^ sign);
 }
+static inline vd d_exchange(vd a, const uint16_t *which) { return *which & 1 ? (vd){a[1], a[0]} : a; }
 static inline vf f_exchange(vf a, const uint16_t *which)
 {
     const unsigned by = *which & 3;

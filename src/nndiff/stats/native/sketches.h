@@ -22,17 +22,6 @@ static ALWAYS_INLINE void draw_random(uint64_t seed, uint64_t group, size_t grou
     }
 }
 
-static void sketch_f64(const double *p, size_t n, const Sketch *s)
-{
-    for (size_t i = 0; i < n; i++) {
-        Random random;
-        if (i % GROUP == 0)
-            draw_random(s->seed, (s->at + i) / GROUP, 1, &random);
-        const size_t place = (s->at + i) ^ random.mask[i % GROUP / RUN], bit = i % GROUP / RUN * RUN + place % RUN;
-        s->sums[place & (s->width - 1)] += random.minus[bit / 8] >> bit % 8 & 1 ? -p[i] : p[i];
-    }
-}
-
 enum { CHAINS = W == 8 ? 2 : 4 }; /* sums beside each other: a single one would wait for itself */
 
 typedef struct {
@@ -92,63 +81,76 @@ static ALWAYS_INLINE void look_at_run(Stripe stripe, const uint8_t *p, const Ran
     }
 }
 
-static void sketch_f32(const float *p, size_t n, const Sketch *s)
+static void sketch_f64(const double *p, size_t n, const Sketch *s)
 {
-    for (size_t i = 0; i < n; i += GROUP) {
-        Random random;
-        float rest[GROUP] = {0}; /* zeros change no sum */
-        const float *group = p + i;
-        if (n - i < GROUP)
-            group = memcpy(rest, group, (n - i) * sizeof *rest);
-        draw_random(s->seed, (s->at + i) / GROUP, 1, &random);
-        for (size_t run = 0; run < GROUP / RUN; run++) {
-            const uint8_t *bytes = (const uint8_t *)(group + run * RUN);
-            double *to = s->sums + (((s->at + i + run * RUN) ^ random.mask[run]) & (s->width - RUN));
-            look_at_run(stripe_load(bytes), bytes, &random, run, to, NULL);
+    _Alignas(64) Random random[BLOCK / GROUP];
+    double *const sums = s->sums; /* a store through it might change s, were it read again */
+    const size_t last_run = s->width - RUN;
+    const uint64_t at = s->at;
+    draw_random(s->seed, at / GROUP, (n + GROUP - 1) / GROUP, random);
+    for (size_t i = 0; i < n; i += RUN) {
+        const Random *drawn = &random[i / GROUP];
+        const size_t run = i % GROUP / RUN;
+        double rest[RUN] = {0}, *to = sums + (((at + i) ^ drawn->mask[run]) & last_run);
+        const double *x = p + i;
+        if (n - i < RUN)
+            x = memcpy(rest, x, (n - i) * sizeof *x); /* zeros change no sum */
+        for (size_t place = 0; place < RUN; place += W) {
+            const vd moved = d_exchange(d_load(x + (place ^ (drawn->mask[run] & (RUN - W)))), &drawn->mask[run]);
+            add_signed(drawn, run * RUN + place, moved, to + place);
         }
     }
 }
 
-static ALWAYS_INLINE void look_at_blocks(const uint8_t *p, size_t blocks, uint64_t lane[XXH3_LANES], const uint8_t *key,
+static ALWAYS_INLINE void look_at_blocks(const uint8_t *p, size_t blocks, uint64_t *lane, const uint8_t *key,
                                          const Sketch *s, Sums *out)
 {
     enum { GROUPS = XXH3_BLOCK / (GROUP * sizeof(float)), RUNS = GROUP / RUN };
     SideSums side = side_start();
     _Alignas(64) uint8_t keys[XXH3_BLOCK]; /* of each stripe: no load crosses a line of the cache */
     _Alignas(64) Random random[LOOK_BLOCKS * GROUPS];
-    Lanes sum = lanes_load(lane);
-    double *const sums = s ? s->sums : NULL; /* a store through it might change s, were it read again */
+    Lanes sum;
+    double *const sums = s ? s->sums : NULL;
     const size_t last_run = s ? s->width - RUN : 0;
     uint64_t at = s ? s->at : 0;
-    for (size_t i = 0; i < XXH3_BLOCK / XXH3_STRIPE; i++)
+    if (lane)
+        sum = lanes_load(lane);
+    for (size_t i = 0; lane && i < XXH3_BLOCK / XXH3_STRIPE; i++)
         memcpy(keys + i * XXH3_STRIPE, key + 8 * i, XXH3_STRIPE);
     if (s)
         draw_random(s->seed, at / GROUP, blocks * GROUPS, random);
     for (size_t group = 0; group < blocks * GROUPS; group++) {
         const uint8_t *group_key = keys + group % GROUPS * RUNS * XXH3_STRIPE;
-        if (group % (PAGE / XXH3_BLOCK * GROUPS) == 0)
-            __builtin_prefetch(p + 2 * LOOK_AHEAD); /* where a page is takes longer to find than what is in it */
+        if (lane && group % (PAGE / XXH3_BLOCK * GROUPS) == 0)
+            __builtin_prefetch(p + 2 * LOOK_AHEAD);
 #pragma GCC unroll 4
         for (size_t run = 0; run < RUNS; run++, p += XXH3_STRIPE, at += RUN) {
             const Stripe stripe = stripe_load(p);
-            __builtin_prefetch(p + LOOK_AHEAD);
-            add_stripe(&sum, stripe, group_key + run * XXH3_STRIPE);
+            if (lane) {
+                __builtin_prefetch(p + LOOK_AHEAD);
+                add_stripe(&sum, stripe, group_key + run * XXH3_STRIPE);
+            }
             if (s)
                 look_at_run(stripe, p, &random[group], run, sums + ((at ^ random[group].mask[run]) & last_run), &side);
             else
                 look_at_run(stripe, p, NULL, run, NULL, &side);
         }
-        if (group % GROUPS == GROUPS - 1)
+        if (lane && group % GROUPS == GROUPS - 1)
             scramble(&sum, key + XXH3_LAST_KEY);
     }
-    lanes_store(lane, sum);
+    if (lane)
+        lanes_store(lane, sum);
     side_finish(&side, out);
 }
 
-static void look_f32(const uint8_t *p, size_t blocks, uint64_t lane[XXH3_LANES], const uint8_t *key, const Sketch *s, Sums *out)
+static void look_f32(const uint8_t *p, size_t blocks, uint64_t *lane, const uint8_t *key, const Sketch *s, Sums *out)
 {
-    if (s)
+    if (s && lane)
         look_at_blocks(p, blocks, lane, key, s, out);
-    else
+    else if (s)
+        look_at_blocks(p, blocks, NULL, NULL, s, out);
+    else if (lane)
         look_at_blocks(p, blocks, lane, key, NULL, out);
+    else
+        look_at_blocks(p, blocks, NULL, NULL, NULL, out);
 }

@@ -125,7 +125,7 @@ from nndiff.tensors import StridedFileData
 from nndiff.stats.numpy_engine import NumpyEngine
 array = np.arange(1 << 22, dtype=np.float32).reshape(1 << 11, 1 << 11)
 path = folder / "f"
-for number in range(24):
+for number in range(16):
     path.write_bytes(array.tobytes())
     window = Window(RegularFile(str(path)), 0, array.nbytes)
     turned = tensor(array.T, data=StridedFileData(window, array.dtype, 0, array.shape, (1, 1 << 11)))

@@ -120,6 +120,8 @@ def test_a_file_that_is_cut_meanwhile(tmp_path: Path, lost: int) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+# Open defect: cuts after 16 to 23 ms ended the process by SIGBUS in about one of twenty runs on an idle machine. They
+# belong in this loop (range(24)) and are left out until the cause is found; do not take this test for proof of them.
 CUT_STRIDED = """
 from nndiff.tensors import StridedFileData
 from nndiff.stats.numpy_engine import NumpyEngine

@@ -114,6 +114,11 @@ def opaque(name: str) -> DType:
     return DType(name, np.dtype("u1"), "opaque")
 
 
+def find_dtype(name: str) -> DType:
+    """Return the element type of a name; an unknown one is opaque."""
+    return DTYPES.get(name) or opaque(name)
+
+
 def from_numpy(dtype: np.dtype[Any]) -> DType | None:
     """Return the element type of a NumPy (or ml_dtypes) dtype, or None if nndiff has none for it."""
     return DTYPES.get(dtype.name)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.dtypes import DType, find_dtype
 from nndiff.facts.modes import ModesFacts
 from nndiff.facts.runs import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.metrics import Metrics
@@ -224,7 +224,7 @@ class Pair:
     @property
     def dtypes(self) -> tuple[DType, DType]:
         """Return the dtypes of both sides."""
-        reference, candidate = (DTYPES.get(name) or opaque(name) for name in self.dtype)
+        reference, candidate = (find_dtype(name) for name in self.dtype)
         return reference, candidate
 
     @property

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.align import Rename
-from nndiff.dtypes import DTYPES, DType, opaque
+from nndiff.dtypes import DTYPES, find_dtype
 from nndiff.errors import UsageError
+from nndiff.facts.run_summary import choose_loss
 from nndiff.facts.runs import (
     ALL,
     BUFFERS,
@@ -340,7 +341,7 @@ class _Watch:
         details = _collect_details(self.weights)
         numbers = np.array([mark.number for mark in details.marks], np.int64)
         distances = np.array([_relative_distance(distances) for _, distances in self.weights])
-        losses = [name for step in self.steps for name in step.scalars if is_loss(name)]
+        loss = choose_loss(self.steps)  # the one that reports name
         return RunFacts(
             self.case.candidate.label,
             tuple(self.steps),
@@ -353,7 +354,7 @@ class _Watch:
             describe_growth(numbers, distances),
             find_jumps(details),
             find_leaders(details),
-            compare_losses(self.steps, losses[0]) if losses else None,
+            compare_losses(self.steps, loss) if loss else None,
             details,
         )
 
@@ -409,10 +410,6 @@ def _find_row(tensors: StepTensors, key: TensorKey) -> int:
     return MISSING
 
 
-def _find_dtype(tensors: StepTensors, row: int) -> DType:
-    return DTYPES.get(tensors.dtypes[row]) or opaque(tensors.dtypes[row])
-
-
 def _lay_out(
     reference: StepTensors, candidate: StepTensors, names: Mapping[str, str], rules: RunRules, tolerance: Tolerance
 ) -> _Layout:
@@ -436,7 +433,9 @@ def _lay_out(
     scales: list[int] = []
     for key in keys:
         row = _find_row(reference, key), _find_row(candidate, replace(key, name=names[key.name]))
-        dtypes = [_find_dtype(side, at) for side, at in zip((reference, candidate), row, strict=True) if at != MISSING]
+        dtypes = [
+            find_dtype(side.dtypes[at]) for side, at in zip((reference, candidate), row, strict=True) if at != MISSING
+        ]
         labels.append(f"{key.name}.{key.state}" if key.state else key.name)
         rows.append(row)
         limits.append(tolerance.for_pair((key.name, names[key.name]), dtypes[0], dtypes[-1]))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nndiff.align import Rename, align
-from nndiff.dtypes import DTYPES, opaque
+from nndiff.dtypes import find_dtype
 from nndiff.facts.runs import StepMark
 from nndiff.result import Note
 from nndiff.runs.case import StepPair
@@ -103,7 +103,7 @@ def _list_held(tensors: StepTensors) -> dict[str, TensorRef]:
     held: dict[str, TensorRef] = {}
     for key, shape, dtype in zip(tensors.keys, tensors.shapes, tensors.dtypes, strict=True):
         if key.kind in _HELD:
-            held[key.name] = TensorRef(key.name, shape, DTYPES.get(dtype) or opaque(dtype), _NOT_READ)
+            held[key.name] = TensorRef(key.name, shape, find_dtype(dtype), _NOT_READ)
     return held
 
 

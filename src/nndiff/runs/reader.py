@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nndiff.dtypes import DTYPES, opaque
+from nndiff.dtypes import find_dtype
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
 from nndiff.runs.files import (
@@ -127,7 +127,7 @@ class RecordedRun:
                 tensors.append(None)
                 continue
             shape = layout.shapes[row]
-            dtype = DTYPES.get(layout.dtypes[row]) or opaque(layout.dtypes[row])
+            dtype = find_dtype(layout.dtypes[row])
             stored = self._read_index(home).get(names[row])
             title = printable(layout.keys[row].name, 80)
             nbytes = int(layout.counts[row]) * dtype.itemsize

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.dtypes import DTYPES, opaque
+from nndiff.dtypes import find_dtype
 from nndiff.dtypes import from_numpy as dtype_from_numpy
 from nndiff.errors import SourceError
 from nndiff.sources.source import Source, index_by_name, quote_name
@@ -106,7 +106,7 @@ def _read_strided(name: str, tensor: Any, torch: Any) -> TensorRef:
     if tensor.dtype == torch.complex32:  # a type NumPy does not have; two halves, as its file is read
         tensor = torch.view_as_real(tensor.resolve_conj())
     type_name = str(tensor.dtype).removeprefix("torch.")
-    dtype = DTYPES.get(type_name) or opaque(type_name)
+    dtype = find_dtype(type_name)
     shape = tuple(tensor.shape)
     if tensor.device.type == "meta":
         return TensorRef(name, shape, dtype, NoData("on the meta device: it has no elements"))

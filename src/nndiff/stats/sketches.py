@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.dtypes import DTYPES, DType, from_numpy, opaque
+from nndiff.dtypes import DTYPES, DType, find_dtype, from_numpy
 from nndiff.recording.format import digests
 from nndiff.recording.format.digests import NATIVE_CODES, RawTensor, digest_header, measure_tensor, threads_for
 from nndiff.recording.format.hashes import PART, hash_equal_parts
@@ -69,7 +69,7 @@ class RawArray(NamedTuple):
 
     def view_elements(self) -> NDArray[Any]:
         """Return the elements as they are stored, flat and not copied."""
-        storage = _find_dtype(self.dtype).storage
+        storage = find_dtype(self.dtype).storage
         if self.count == 0:
             return np.empty(0, storage)
         block = (ctypes.c_uint8 * (self.count * storage.itemsize)).from_address(self.address)
@@ -109,10 +109,6 @@ def sketch_tensors(tensors: Sequence[RawArray], widths: Sequence[int], seed: int
         row = result.sketches[row_ends[index] - row_widths[index] : row_ends[index]]
         _sketch_with_numpy(tensors[index], seed, result.statistics[index], result.digests[index], row)
     return result
-
-
-def _find_dtype(name: str) -> DType:
-    return DTYPES.get(name) or opaque(name)
 
 
 def _fit_widths(numbers: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -177,7 +173,7 @@ def _sketch_with_numpy(
     row: NDArray[np.float32],
 ) -> None:
     """Fill the rows of one tensor."""
-    dtype = _find_dtype(raw.dtype)
+    dtype = find_dtype(raw.dtype)
     elements = raw.view_elements()
     measured = measure_tensor(RawTensor(elements, dtype, raw.shape))
     digest[:] = np.frombuffer(bytes.fromhex(measured.digest)[:_DIGEST_SIZE], np.uint8)

@@ -18,7 +18,7 @@ FLOORS = (
     "align relations models",
     "plan judge rejudge",
     "diagnosis findings runs",
-    "comparison batches modes verification",
+    "comparison proofs batches modes verification",
     "reports",
     "api integrations",
     "commands demo",

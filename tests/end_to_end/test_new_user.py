@@ -17,7 +17,7 @@ from torch import nn
 import nndiff
 from helpers import nndiff as run_nndiff
 from helpers import save
-from nndiff import comparison
+from nndiff import proofs
 from nndiff.relations import proof
 from nndiff.result import NoteSlug, PartingReason
 from nndiff.tensors import Slot
@@ -626,8 +626,8 @@ def test_tensors_too_large_to_look_for_a_relation_are_noted(monkeypatch):
     assert found.exit_code == 1
     assert found.pairs[0].has_note(NoteSlug.NOT_SEARCHED)
     monkeypatch.undo()
-    assert comparison.MOST_READ == 1 << 28
-    monkeypatch.setattr(comparison, "MOST_READ", 47)
+    assert proofs.MOST_READ == 1 << 28
+    monkeypatch.setattr(proofs, "MOST_READ", 47)
     several = {f"w{number}": sides[0]["w"] for number in range(3)}, {f"w{number}": sides[1]["w"] for number in range(3)}
     found = nndiff.compare(*several, accept="layout")
     assert [pair.has_note(NoteSlug.NOT_SEARCHED) for pair in found.pairs] == [False, True, True]

@@ -1,0 +1,299 @@
+"""Relations sought and proven: for pairs that differ, and for tensors that names left without a partner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nndiff.diagnosis.site_pairs import SitePair
+from nndiff.judge import is_accepted, judge_numbers
+from nndiff.metrics import Metrics
+from nndiff.names import looks_trainable
+from nndiff.plan import Plan
+from nndiff.result import (
+    CANDIDATE,
+    JOINT,
+    REFERENCE,
+    Leftover,
+    Method,
+    Note,
+    NoteSlug,
+    Pair,
+    Related,
+    Relation,
+    Rules,
+    Side,
+)
+from nndiff.tensors import Shape, Site, Slot, TensorRef
+from nndiff.text import counted
+from nndiff.tolerance import Tolerance
+from nndiff.verdict import RelationKind, Verdict
+
+if TYPE_CHECKING:
+    from nndiff.relations import Relation as ProvenRelation
+
+
+def apply_relation(pair: Pair, relation: Relation, metrics: Metrics, rules: Rules, fits: bool = True) -> Pair:
+    """Return a pair with a proven relation; where its kind is accepted, the numbers after it are judged.
+
+    One that does not fit what else is known of the tensors is shown, and accepted only where the user says so.
+    """
+    site = pair.sites[0] if pair.sites and fits else None
+    accepted = is_accepted(relation.kind, site, rules)
+    notes = tuple(note for note in pair.notes if note.slug is not NoteSlug.SAME_COUNT)  # its question is answered
+    pair = replace(pair, related=Related(relation, metrics, accepted), notes=notes)
+    return replace(pair, verdict=judge_numbers(metrics, pair.dtype, rules)) if accepted else pair
+
+
+MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
+# By these numbers most pairs that differ need no second look: trained apart, their elements go together (no axes are
+# permuted), and not by one factor.
+UNPERMUTED_CORRELATION = 0.99
+SCALED_COSINE = 1e-4  # what rounding to bfloat16 leaves of a cosine of 1
+MOST_HINTS = 8  # relations of other tensors that are tried first
+NOT_SEARCHED = Note(
+    NoteSlug.NOT_SEARCHED, "too large to look for a relation (a transpose, a factor), so there may be one"
+)
+
+
+def prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
+    """Return the pairs, those that differ with the relation that makes them agree, where one is proven.
+
+    Elements that are all alike fit many relations: such tensors are tried again with those that others have.
+    """
+    from nndiff import relations
+
+    proven = list(pairs)
+    layouts: dict[tuple[Shape, Shape], list[relations.Relation]] = {}  # proven for tensors of the same shapes
+    scales: list[relations.Relation] = []
+    read = 0
+    for attempt in ("all", "constants"):
+        for index, site in enumerate(proven):
+            pair, reference, candidate = site.pair, [site.reference], [site.candidate]
+            if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED:
+                continue
+            if pair.has_note(NoteSlug.NOT_SEARCHED) or not may_be_related(site):
+                continue
+            hints = [*layouts.get(pair.shape, ()), *scales]
+            if attempt == "constants" and not (hints and _is_constant(site.reference)):
+                continue
+            if read > MOST_READ or relations.are_too_large(*reference, *candidate):
+                proven[index] = replace(site, pair=replace(pair, notes=(*pair.notes, NOT_SEARCHED)))
+                continue
+            read += site.reference.count + site.candidate.count
+            relation = relations.prove(reference, candidate, pair.atol, pair.rtol, hints)
+            if relation is None:
+                continue
+            known = scales if relation.kind is RelationKind.SCALE else layouts.setdefault(pair.shape, [])
+            if relation not in known and len(known) < MOST_HINTS:
+                known.append(relation)
+            metrics = relations.measure_related(relation, reference, candidate, pair.atol, pair.rtol)
+            fits = site.slot is not Slot.PARAM_GRAD or _fits_parameter(plan, site, relation)
+            proven[index] = replace(site, pair=apply_relation(pair, relation, metrics, rules, fits))
+    return proven
+
+
+_SLOT_OF_VALUE = {Slot.PARAM_GRAD: Slot.PARAM, Slot.GRAD_OUTPUT: Slot.OUTPUT}
+
+
+def lay_out_gradients(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
+    """Return the pairs, gradients that differ measured in the layout of what they are the gradients of.
+
+    The gradient of a transposed weight is the transposed gradient: that needs no proof, and the numbers of gradients
+    laid side by side in two layouts would mean nothing.
+    """
+    from nndiff import relations
+
+    layouts: dict[tuple[Site, Site], relations.Relation] = {}
+    for site in pairs:
+        related = site.pair.related
+        if related is not None and related.accepted and relations.is_rearrangement(related.relation):
+            layouts[site.reference.site, site.candidate.site] = related.relation
+    laid_out = []
+    for site in pairs:
+        pair, slot = site.pair, _SLOT_OF_VALUE.get(site.slot)
+        if slot is not None and not pair.verdict.passed and pair.related is None:
+            relation = layouts.get((replace(site.reference.site, slot=slot), replace(site.candidate.site, slot=slot)))
+            if relation is not None and all(relations.is_readable(tensor) for tensor in site.tensors):
+                metrics = relations.measure_related(relation, [site.reference], [site.candidate], pair.atol, pair.rtol)
+                site = replace(site, pair=apply_relation(pair, relation, metrics, rules))
+        laid_out.append(site)
+    return laid_out
+
+
+def _fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation) -> bool:
+    """Return False if the parameters of two gradients are known not to lie as these do.
+
+    A gradient has the layout of its parameter: that of the very same parameter cannot be permuted. Where all that is
+    known of the parameters is that they are not the same, they may lie as the gradients do.
+    """
+    from nndiff.recording.format.weights import read_held_tensors
+    from nndiff.relations import measure_related
+
+    pair = gradient.pair
+    if relation.kind is not RelationKind.LAYOUT or pair.shape[0] != pair.shape[1]:
+        return True  # a sum, an expansion, another shape: the parameters cannot be the same
+    values: list[TensorRef] = []
+    held = []
+    for source, tensor in ((plan.reference, gradient.reference), (plan.candidate, gradient.candidate)):
+        value = source.tensors.get(replace(tensor.site, slot=Slot.PARAM).name)
+        if value is not None and not value.missing:
+            values.append(value)
+        held.append(read_held_tensors(source.meta).get(f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")))
+    if len(values) == 2:
+        atol = pair.atol / pair.scale if pair.scale else pair.atol  # the gradient's scale is not the parameter's
+        return measure_related(relation, [values[0]], [values[1]], atol, pair.rtol).mismatched == 0
+    return held[0] is None or held[0] != held[1]
+
+
+def may_be_related(site: SitePair) -> bool:
+    """Return False if the numbers of a pair speak against every relation: then its elements are not read again."""
+    numbers = site.pair.stored
+    if numbers is None or site.reference.dtype.kind != site.candidate.dtype.kind:
+        return True  # other shapes, or a mask
+    if 1 - abs(numbers.cosine) < SCALED_COSINE:
+        return True
+    sizes = [size for size in site.reference.shape if size > 1]
+    return len(set(sizes)) < len(sizes) and not numbers.correlation > UNPERMUTED_CORRELATION
+
+
+def _is_constant(tensor: TensorRef) -> bool:
+    stats = tensor.trace.stats
+    return stats is not None and stats.min == stats.max
+
+
+ScaledTolerance = tuple[float, float, float]  # atol on the scale of the tensors, rtol, and that scale
+
+
+@dataclass(frozen=True)
+class RelatedTensors:
+    """Hold the pairs that were made of tensors without a partner, and what is still without."""
+
+    pairs: list[SitePair]
+    leftovers: list[Leftover]
+    tied: list[tuple[str, TensorRef]]  # side, and the tensor that is another one under a second name
+    notes: list[Note]
+
+
+def relate_free_tensors(
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
+) -> RelatedTensors:
+    """Pair tensors without a partner by proven relations: tied, stacked or fused, weight norm."""
+    from nndiff.diagnosis.noise import GradientScale  # what only recordings need
+    from nndiff.relations import relate_leftovers
+
+    sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    found = RelatedTensors([], [], [], [])
+    gone: set[tuple[str, str]] = set()  # side and name of what has a partner now
+    for side, tensor, site in _pair_tied(plan, pairs, leftovers, tolerance, rules):
+        found.pairs.append(site)
+        found.tied.append((side, tensor))
+        gone.add((side, tensor.name))
+    if plan.recorded:
+        free: dict[str, list[TensorRef]] = {REFERENCE: [], CANDIDATE: []}
+        for leftover in leftovers:
+            if leftover.counts and (leftover.side, leftover.name) not in gone:
+                free[leftover.side].append(sources[leftover.side].tensors[leftover.name])
+        modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
+        scales = GradientScale(plan.reference.tensors.values())
+
+        def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
+            names = [tensor.name for tensor in (*references, *candidates)]
+            atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+            scale = max(scales.of(tensor, atol) for tensor in references)
+            return atol * scale, rtol, scale
+
+        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+            return scaled_tolerance(references, candidates)[:2]
+
+        def value_of(gradient: TensorRef) -> TensorRef | None:
+            name = replace(gradient.site, slot=Slot.PARAM).name
+            for source in sources.values():
+                if source.tensors.get(gradient.name) is gradient:
+                    return source.tensors.get(name)
+            return None
+
+        paired = [tensor for site in pairs for tensor in (site.reference, site.candidate)]
+        related = relate_leftovers(
+            free[REFERENCE], free[CANDIDATE], modules.get, tolerance_of, paired=paired, value_of=value_of
+        )
+        for group in related.groups:
+            atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
+            pair = make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
+            pair = apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
+            found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
+            gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
+            gone |= {(CANDIDATE, tensor.name) for tensor in group.candidate}
+        if related.unread:
+            text = f"{counted(related.unread, 'tensor')} without a partner: too large to look for a relation"
+            found.notes.append(Note(NoteSlug.NOT_SEARCHED, text))
+    for leftover in leftovers:
+        if (leftover.side, leftover.name) not in gone:
+            found.leftovers.append(leftover)
+    return found
+
+
+def _pair_tied(
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
+) -> Iterator[tuple[str, TensorRef, SitePair]]:
+    """Yield tensors without a partner that are a paired one under a second name, each with its pair."""
+    from nndiff.relations import measure_related, prove_tied
+
+    for leftover in leftovers:
+        if not leftover.counts or (leftover.site is not None and leftover.site.slot is not Slot.PARAM):
+            continue
+        on_reference = leftover.side == REFERENCE
+        tensor = (plan.reference if on_reference else plan.candidate).tensors[leftover.name]
+        for site in pairs:
+            twin, partner = (site.reference, site.candidate) if on_reference else (site.candidate, site.reference)
+            if not site.pair.certain or (leftover.site is not None and twin.site.slot is not leftover.site.slot):
+                continue  # what a module computes may be equal to a parameter, and is none
+            relation = prove_tied(tensor, twin)
+            if relation is None:
+                continue
+            sides = (tensor, partner) if on_reference else (partner, tensor)
+            atol, rtol = tolerance.for_pair((sides[0].name, sides[1].name), sides[0].dtype, sides[1].dtype)
+            if tensor.shape != partner.shape or tensor.missing or partner.missing:
+                break
+            pair = make_related_pair(plan, [sides[0]], [sides[1]], atol, rtol)
+            metrics = measure_related(relation, [sides[0]], [sides[1]], atol, rtol)
+            yield leftover.side, tensor, SitePair(apply_relation(pair, relation, metrics, rules), *sides)
+            break
+
+
+def make_related_pair(
+    plan: Plan,
+    references: Sequence[TensorRef],
+    candidates: Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    scale: float = 1.0,
+) -> Pair:
+    """Return the pair of tensors that a relation brings together; several on a side go by all their names."""
+    reference, candidate = references[0], candidates[0]
+    return Pair(
+        candidate=plan.label,
+        reference_name=JOINT.join(tensor.name for tensor in references),
+        candidate_name=JOINT.join(tensor.name for tensor in candidates),
+        method=Method.CONTENT,
+        certain=True,
+        verdict=Verdict.DIFFERENT if reference.shape == candidate.shape else Verdict.SHAPE,
+        shape=(reference.shape, candidate.shape),
+        dtype=(reference.dtype.name, candidate.dtype.name),
+        order=0,
+        atol=atol,
+        rtol=rtol,
+        scale=scale,
+        sites=(reference.site, candidate.site) if plan.recorded else None,
+    )
+
+
+def count_tied_once(reference: Side, candidate: Side, tied: Sequence[tuple[str, TensorRef]]) -> tuple[Side, Side]:
+    """Return both sides with tensors that are stored under a second name counted once."""
+    sides = {REFERENCE: reference, CANDIDATE: candidate}
+    for role, tensor in tied:
+        side = sides[role]
+        trainable = side.trainable - (tensor.count if looks_trainable(tensor.name, tensor.dtype) else 0)
+        sides[role] = replace(side, elements=side.elements - tensor.count, trainable=trainable)
+    return sides[REFERENCE], sides[CANDIDATE]

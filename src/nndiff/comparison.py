@@ -300,21 +300,19 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     """Judge and explain one candidate."""
     pairs: Sequence[SitePair] = [SitePair(_make_pair(row, rules), row.reference, row.candidate) for row in rows]
     leftovers = plan.leftovers()
+    reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
     if plan.recorded:
         pairs = _judge_gradients(plan, pairs, leftovers, rules)
-    if not all(site.passed for site in pairs):
-        pairs = lay_out_gradients(prove_pairs(plan, pairs, rules), rules)
-    reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
-    notes = plan.notes
-    if any(leftover.counts for leftover in leftovers):
-        related = relate_free_tensors(plan, pairs, leftovers, tolerance, rules)
-        pairs, leftovers, notes = [*pairs, *related.pairs], related.leftovers, (*notes, *related.notes)
-        reference, candidate = count_tied_once(reference, candidate, related.tied)
+    relate = relate_recordings if plan.recorded else relate_checkpoints
+    related = relate(plan, pairs, leftovers, tolerance, rules)
+    pairs, leftovers, notes = related.pairs, related.leftovers, (*plan.notes, *related.notes)
+    reference, candidate = count_tied_once(reference, candidate, related.tied)
     pairs = [replace(site, pair=replace(site.pair, order=order)) for order, site in enumerate(pairs)]
     judged = [site.pair for site in pairs]
     judgement = judge_candidate(judged, leftovers, rules, reference, candidate)
     if not plan.recorded:
-        return _Part(reference, candidate, judged, leftovers, judgement, notes=notes)
+        findings = explain_checkpoints(plan, pairs, leftovers) if relates_anything(pairs, leftovers) else ()
+        return _Part(reference, candidate, judged, leftovers, judgement, findings=findings, notes=notes)
     from nndiff.findings import explain_candidate  # what only recordings need
 
     explained = explain_candidate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nndiff.diagnosis.site_pairs import SitePair
@@ -25,6 +25,7 @@ from nndiff.result import (
     Rules,
     Side,
 )
+from nndiff.sources import Source
 from nndiff.tensors import Shape, Site, Slot, TensorRef
 from nndiff.text import counted
 from nndiff.tolerance import Tolerance
@@ -166,75 +167,93 @@ def _is_constant(tensor: TensorRef) -> bool:
 ScaledTolerance = tuple[float, float, float]  # atol on the scale of the tensors, rtol, and that scale
 
 
-@dataclass(frozen=True)
+@dataclass
 class RelatedTensors:
-    """Hold the pairs that were made of tensors without a partner, and what is still without."""
+    """Hold the pairs with what relations were proven, and what is still without a partner."""
 
     pairs: list[SitePair]
     leftovers: list[Leftover]
-    tied: list[tuple[str, TensorRef]]  # side, and the tensor that is another one under a second name
-    notes: list[Note]
+    tied: list[tuple[str, TensorRef]] = field(default_factory=list)  # side, and the tensor that is there twice
+    notes: list[Note] = field(default_factory=list)
+
+    def list_free(self, side: str, source: Source) -> list[TensorRef]:
+        """Return the tensors of a side whose lack of a partner is a difference."""
+        return [source.tensors[item.name] for item in self.leftovers if item.counts and item.side == side]
+
+    def add_group(self, site: SitePair, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]) -> None:
+        """Add a pair made of tensors that were free."""
+        names = {REFERENCE: {tensor.name for tensor in reference}, CANDIDATE: {tensor.name for tensor in candidate}}
+        self.leftovers = [item for item in self.leftovers if item.name not in names[item.side]]
+        self.pairs.append(site)
 
 
-def relate_free_tensors(
+def relate_recordings(
     plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> RelatedTensors:
-    """Pair tensors without a partner by proven relations: tied, stacked or fused, weight norm."""
+    """Prove relations of pairs that differ, and pair tensors without a partner: tied, stacked or fused, weight norm."""
+    if not all(site.passed for site in pairs):
+        pairs = lay_out_gradients(prove_pairs(plan, pairs, rules), rules)
+    related = RelatedTensors(list(pairs), list(leftovers))
+    if any(leftover.counts for leftover in leftovers):
+        pair_tied(plan, related, tolerance, rules)
+        _pair_groups_of_parameters(plan, pairs, related, tolerance, rules)
+    return related
+
+
+def _pair_groups_of_parameters(
+    plan: Plan, pairs: Sequence[SitePair], related: RelatedTensors, tolerance: Tolerance, rules: Rules
+) -> None:
+    """Pair parameters without a partner, and their gradients, that the other side holds stacked, fused or normed."""
     from nndiff.diagnosis.noise import GradientScale  # what only recordings need
     from nndiff.relations import relate_leftovers
 
-    sources = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
-    found = RelatedTensors([], [], [], [])
-    gone: set[tuple[str, str]] = set()  # side and name of what has a partner now
-    for side, tensor, site in _pair_tied(plan, pairs, leftovers, tolerance, rules):
-        found.pairs.append(site)
-        found.tied.append((side, tensor))
-        gone.add((side, tensor.name))
-    if plan.recorded:
-        free: dict[str, list[TensorRef]] = {REFERENCE: [], CANDIDATE: []}
-        for leftover in leftovers:
-            if leftover.counts and (leftover.side, leftover.name) not in gone:
-                free[leftover.side].append(sources[leftover.side].tensors[leftover.name])
-        modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
-        scales = GradientScale(plan.reference.tensors.values())
+    modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
+    scales = GradientScale(plan.reference.tensors.values())
 
-        def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
-            names = [tensor.name for tensor in (*references, *candidates)]
-            atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
-            scale = max(scales.of(tensor, atol) for tensor in references)
-            return atol * scale, rtol, scale
+    def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
+        names = [tensor.name for tensor in (*references, *candidates)]
+        atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
+        scale = max(scales.of(tensor, atol) for tensor in references)
+        return atol * scale, rtol, scale
 
-        def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
-            return scaled_tolerance(references, candidates)[:2]
+    def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
+        return scaled_tolerance(references, candidates)[:2]
 
-        def value_of(gradient: TensorRef) -> TensorRef | None:
-            name = replace(gradient.site, slot=Slot.PARAM).name
-            for source in sources.values():
-                if source.tensors.get(gradient.name) is gradient:
-                    return source.tensors.get(name)
-            return None
+    def value_of(gradient: TensorRef) -> TensorRef | None:
+        name = replace(gradient.site, slot=Slot.PARAM).name
+        for source in (plan.reference, plan.candidate):
+            if source.tensors.get(gradient.name) is gradient:
+                return source.tensors.get(name)
+        return None
 
-        paired = [tensor for site in pairs for tensor in (site.reference, site.candidate)]
-        related = relate_leftovers(
-            free[REFERENCE], free[CANDIDATE], modules.get, tolerance_of, paired=paired, value_of=value_of
-        )
-        for group in related.groups:
-            atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
-            pair = make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
-            pair = apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
-            found.pairs.append(SitePair(pair, group.reference[0], group.candidate[0]))
-            gone |= {(REFERENCE, tensor.name) for tensor in group.reference}
-            gone |= {(CANDIDATE, tensor.name) for tensor in group.candidate}
-        if related.unread:
-            text = f"{counted(related.unread, 'tensor')} without a partner: too large to look for a relation"
-            found.notes.append(Note(NoteSlug.NOT_SEARCHED, text))
-    for leftover in leftovers:
-        if (leftover.side, leftover.name) not in gone:
-            found.leftovers.append(leftover)
-    return found
+    groups = relate_leftovers(
+        related.list_free(REFERENCE, plan.reference),
+        related.list_free(CANDIDATE, plan.candidate),
+        modules.get,
+        tolerance_of,
+        paired=[tensor for site in pairs for tensor in (site.reference, site.candidate)],
+        value_of=value_of,
+    )
+    for group in groups.groups:
+        atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
+        pair = make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
+        pair = apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
+        site = SitePair(pair, group.reference[0], group.candidate[0])
+        related.add_group(site, group.reference, group.candidate)
+    if groups.unread:
+        text = f"{counted(groups.unread, 'tensor')} without a partner: too large to look for a relation"
+        related.notes.append(Note(NoteSlug.NOT_SEARCHED, text))
 
 
-def _pair_tied(
+def pair_tied(plan: Plan, related: RelatedTensors, tolerance: Tolerance, rules: Rules) -> None:
+    """Pair tensors without a partner that are a paired one under a second name."""
+    for side, tensor, site in list(_find_tied(plan, related.pairs, related.leftovers, tolerance, rules)):
+        related.pairs.append(site)
+        related.tied.append((side, tensor))
+        related.leftovers = [item for item in related.leftovers if (item.side, item.name) != (side, tensor.name)]
+
+
+def _find_tied(
     plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> Iterator[tuple[str, TensorRef, SitePair]]:
     """Yield tensors without a partner that are a paired one under a second name, each with its pair."""

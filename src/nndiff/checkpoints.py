@@ -1,0 +1,90 @@
+"""Two checkpoints: relations proven for pairs that differ, and for groups of tensors that are one another's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nndiff import relations
+from nndiff.diagnosis.site_pairs import SitePair
+from nndiff.plan import Plan
+from nndiff.proofs import RelatedTensors, apply_relation, make_related_pair, pair_tied
+from nndiff.result import CANDIDATE, REFERENCE, Leftover, Rules
+from nndiff.tensors import Shape, TensorRef
+from nndiff.tolerance import Tolerance
+from nndiff.verdict import Verdict
+
+MOST_HINTS = 8  # relations of tensors of the same shapes that are tried first
+
+
+def relate_checkpoints(
+    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
+) -> RelatedTensors:
+    """Prove how pairs that differ are related, and pair what is left by relations of several tensors."""
+    search = CheckpointSearch(plan, tolerance, rules)
+    related = RelatedTensors([search.prove_pair(site) for site in pairs], list(leftovers))
+    if any(leftover.counts for leftover in leftovers):
+        pair_tied(plan, related, tolerance, rules)
+        search.prove_groups(related)
+    return related
+
+
+class CheckpointSearch:
+    """Look for relations in two checkpoints; what was proven for one tensor is tried first on those of its shape."""
+
+    def __init__(self, plan: Plan, tolerance: Tolerance, rules: Rules) -> None:
+        self._plan = plan
+        self._tolerance = tolerance
+        self._rules = rules
+        self._hints: dict[tuple[Shape, ...], list[relations.Relation]] = {}
+
+    def prove_pair(self, site: SitePair) -> SitePair:
+        """Return a pair, with the relation that makes it agree where it differs and one is proven."""
+        pair = site.pair
+        if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED:
+            return site
+        relation = self._prove([site.reference], [site.candidate], pair.atol, pair.rtol)
+        if relation is None:
+            return site
+        metrics = relations.measure_related(relation, [site.reference], [site.candidate], pair.atol, pair.rtol)
+        return replace(site, pair=apply_relation(pair, relation, metrics, self._rules))
+
+    def prove_groups(self, related: RelatedTensors) -> None:
+        """Pair groups that alignment found by content, and those that belong together by their place in the model."""
+        plan = self._plan
+        for group in plan.alignment.groups:
+            reference = [plan.reference.tensors[name] for name in group.reference]
+            candidate = [plan.candidate.tensors[name] for name in group.candidate]
+            self._prove_group(related, reference, candidate)
+        free = related.list_free(REFERENCE, plan.reference), related.list_free(CANDIDATE, plan.candidate)
+        differing = [site for site in related.pairs if not site.passed and site.pair.related is None]
+        for reference, candidate in relations.find_groups(*free, [site.tensors for site in differing]):
+            self._prove_group(related, reference, candidate)
+
+    def _prove_group(
+        self, related: RelatedTensors, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]
+    ) -> None:
+        """Make one pair of several tensors, if a relation is proven between them."""
+        names = [tensor.name for tensor in (*reference, *candidate)]
+        atol, rtol = self._tolerance.for_pair(names, reference[0].dtype, candidate[0].dtype)
+        relation = self._prove(reference, candidate, atol, rtol)
+        if relation is None:
+            return
+        pair = make_related_pair(self._plan, reference, candidate, atol, rtol)
+        metrics = relations.measure_related(relation, reference, candidate, atol, rtol)
+        pair = apply_relation(pair, relation, metrics, self._rules)
+        taken = {tensor.name for tensor in reference}, {tensor.name for tensor in candidate}
+        related.pairs = [
+            site for site in related.pairs if site.reference.name not in taken[0] or site.candidate.name not in taken[1]
+        ]
+        related.add_group(SitePair(pair, reference[0], candidate[0]), reference, candidate)
+
+    def _prove(
+        self, reference: Sequence[TensorRef], candidate: Sequence[TensorRef], atol: float, rtol: float
+    ) -> relations.Relation | None:
+        shapes = tuple(tensor.shape for tensor in (*reference, *candidate))
+        hints = self._hints.setdefault(shapes, [])
+        relation = relations.prove_stored(reference, candidate, atol, rtol, hints)
+        if relation is not None and relation not in hints and len(hints) < MOST_HINTS:
+            hints.append(relation)
+        return relation

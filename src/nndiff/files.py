@@ -1,4 +1,7 @@
-"""Files as windows: bounded, checked byte ranges that are read without loading the file."""
+"""Files as windows: bounded, checked byte ranges that are read without loading the file.
+
+Nothing here maps a file that others may cut: reading behind its new end would end the process.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import stat
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
 
 from nndiff.errors import SourceError
 
@@ -30,23 +33,6 @@ def _choose_open_limit() -> int:
 
 
 OPEN_AT_ONCE = _choose_open_limit()
-
-
-class GuardedPages(Protocol):
-    """Be the mapped bytes of a file that may be cut while they are read: zeros stand in for what is gone."""
-
-    def trouble(self) -> int:
-        """Return 0 if all went well, -1 if the file ended, else an errno."""
-
-
-MapPages = Callable[[int, int, int], GuardedPages]  # of a file descriptor, from the first byte up to the last
-_map_guarded: MapPages | None = None
-
-
-def set_page_mapper(map_pages: MapPages) -> None:
-    """Let files be mapped in a way that survives a file being cut, if this raises neither ImportError nor OSError."""
-    global _map_guarded
-    _map_guarded = map_pages
 
 
 class OpenFile:
@@ -218,18 +204,23 @@ class Window:
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         """Fill a buffer from here, or say that the file ended."""
-        self._check_range(start, len(buffer))
+        self.read_runs([start], [buffer])
+
+    def read_runs(self, starts: Iterable[int], buffers: Iterable[memoryview]) -> None:
+        """Fill buffers, each from its own start, or say that the file ended."""
         opened = self.file.open()
-        position = self.start + start
-        while buffer:
-            try:
-                count = os.preadv(opened.fd, [buffer], position)
-            except OSError as error:
-                raise SourceError(self.path, _describe_os_error(error)) from None
-            if count == 0:
-                raise SourceError(self.path, _SHORTER)
-            buffer = buffer[count:]
-            position += count
+        for start, buffer in zip(starts, buffers, strict=True):
+            self._check_range(start, len(buffer))
+            position = self.start + start
+            while buffer:
+                try:
+                    count = os.preadv(opened.fd, [buffer], position)
+                except OSError as error:
+                    raise SourceError(self.path, _describe_os_error(error)) from None
+                if count == 0:
+                    raise SourceError(self.path, _SHORTER)
+                buffer = buffer[count:]
+                position += count
 
     def _check_range(self, start: int, size: int) -> None:
         if start < 0 or size < 0 or start + size > self.size:
@@ -239,34 +230,6 @@ class Window:
         """Yield the bytes piece by piece."""
         for start in range(0, self.size, size):
             yield self.read(start, min(size, self.size - start))
-
-    def pages(self, start: int = 0) -> Any:
-        """Map the window from here to its end, while the result is referenced; call check_pages() after reading.
-
-        A file that is cut while its pages are read ends the process, unless a page mapper was set.
-        """
-        opened = self.file.open()
-        first, stop = self.start + start, self.start + self.size
-        if _map_guarded is not None:
-            with suppress(ImportError, OSError):
-                return _map_guarded(opened.fd, first, stop)
-        skew = first % mmap.ALLOCATIONGRANULARITY
-        try:
-            plain = mmap.mmap(opened.fd, stop - first + skew, access=mmap.ACCESS_READ, offset=first - skew)
-        except ValueError:
-            raise SourceError(self.path, _SHORTER) from None
-        except OSError as error:
-            raise SourceError(self.path, _describe_os_error(error)) from None
-        return memoryview(plain)[skew:]
-
-    def check_pages(self, pages: Any) -> None:
-        """Refuse what was read from pages if the file was cut meanwhile: zeros stood in for what was gone."""
-        if isinstance(pages, memoryview):
-            trouble = -1 if os.fstat(self.file.open().fd).st_size < self.start + self.size else 0
-        else:
-            trouble = pages.trouble()
-        if trouble:
-            raise SourceError(self.path, describe_read_error(trouble))
 
     def stream(self) -> BinaryIO:
         """Return a seekable file object over the window, for the standard library's readers."""

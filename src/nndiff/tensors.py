@@ -19,6 +19,8 @@ from nndiff.files import Window
 Shape = tuple[int, ...]
 
 MOST_AXES = 64 if int(np.__version__.split(".")[0]) >= 2 else 32  # what NumPy can hold
+_GAP = 1 << 14  # bytes: reading so many more costs less than another call
+_SCRATCH = 1 << 20  # bytes: what is read at once of a view stays in the cache until it is sorted
 _KEPT = 16  # unpacked tensors at once: both sides of a pair and then some
 
 
@@ -47,7 +49,7 @@ class FileData:
 
 @dataclass(frozen=True)
 class StridedFileData:
-    """Hold a strided view of a storage in a file: mapped, gathered in pieces, pages let go."""
+    """Hold a strided view of a storage in a file: read in runs, never whole."""
 
     window: Window  # the whole storage
     storage: np.dtype[Any]
@@ -58,17 +60,46 @@ class StridedFileData:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the raw elements from start to stop as a flat array."""
-        pages = self.window.pages(self.offset * self.storage.itemsize)
-        flat = np.frombuffer(pages, np.uint8)
-        view = np.ndarray(self.shape, self.storage, buffer=flat.data, strides=self._byte_strides())
-        out: NDArray[Any] = take(view, start, stop).copy()
-        self.window.check_pages(pages)
+        out = np.empty(stop - start, self.storage)
+        view_shape, view_strides = self.shape or (1,), self.strides or (1,)
+        done = 0
+        for index, first, last in _split_range(view_shape, start, stop):
+            offset = self.offset
+            for place, stride in zip((*index, first), view_strides, strict=False):
+                offset += place * stride
+            shape = (last - first, *view_shape[len(index) + 1 :])
+            strides = list(view_strides[len(index) :])
+            for axis, size in enumerate(shape):
+                if size == 1:  # it may claim any stride, even one that no machine word holds
+                    strides[axis] = 0
+            farthest_first = sorted(range(len(shape)), key=strides.__getitem__, reverse=True)
+            part = out[done : done + math.prod(shape)].reshape(shape)
+            self._fill_box(part.transpose(farthest_first), offset, sorted(strides, reverse=True))
+            done += part.size
         return out.byteswap(inplace=True) if self.swapped else out
 
-    def _byte_strides(self) -> tuple[int, ...]:
-        # an axis of one element may claim any stride, even one that no machine word holds
-        pairs = zip(self.shape, self.strides, strict=True)
-        return tuple(stride * self.storage.itemsize if size > 1 else 0 for size, stride in pairs)
+    def _fill_box(self, out: NDArray[Any], offset: int, strides: list[int]) -> None:
+        """Read a part of the view whose axes are in the order of the file."""
+        item = self.storage.itemsize
+        run, outer = 1, out.ndim  # the inner axes lie close together: one run of the file holds them
+        while outer and (strides[outer - 1] - run) * item <= _GAP:
+            outer -= 1
+            run += (out.shape[outer] - 1) * strides[outer]
+        count = math.prod(out.shape[:outer])
+        if count * run * item > _SCRATCH and out.size > 1:
+            axis = next(axis for axis, size in enumerate(out.shape) if size > 1)
+            halves = np.array_split(out, 2, axis)
+            self._fill_box(halves[0], offset, strides)
+            self._fill_box(halves[1], offset + halves[0].shape[axis] * strides[axis], strides)
+            return
+        starts = np.array([offset])
+        for size, stride in zip(out.shape[:outer], strides, strict=False):
+            starts = np.add.outer(starts, stride * np.arange(size)).reshape(-1)
+        runs = np.empty((count, run * item), np.uint8)
+        self.window.read_runs((starts * item).tolist(), [row.data for row in runs])
+        packed = [run * stride for stride in contiguous_strides(out.shape[:outer])]
+        byte_strides = [stride * item for stride in (*packed, *strides[outer:])]
+        out[...] = np.ndarray(out.shape, self.storage, runs.data, strides=byte_strides)
 
 
 @dataclass(frozen=True)
@@ -355,24 +386,29 @@ def take(view: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
     """Return elements start to stop of a view in C order, copying no more than those."""
     if view.flags.c_contiguous:
         return view.reshape(-1)[start:stop]
-    pieces = list(_pieces(view, start, stop))
+    pieces = []
+    for index, first, last in _split_range(view.shape, start, stop):
+        pieces.append(view[index][first:last].reshape(-1))
     return np.concatenate(pieces) if pieces else np.empty(0, view.dtype)
 
 
-def _pieces(view: NDArray[Any], start: int, stop: int) -> Iterator[NDArray[Any]]:
+def _split_range(shape: Shape, start: int, stop: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Yield boxes that hold elements start to stop in C order: an index, and the range of the axis behind it."""
     if start >= stop:
         return
-    if view.ndim == 1:
-        yield view[start:stop]
-        return
-    inner = view.size // view.shape[0]
+    inner = math.prod(shape[1:])
     first, last = -(-start // inner), stop // inner
     if first > last:  # the range lies inside one row
-        yield from _pieces(view[last], start - last * inner, stop - last * inner)
+        yield from _split_row(shape, last, start - last * inner, stop - last * inner)
         return
     if start < first * inner:
-        yield from _pieces(view[first - 1], start - (first - 1) * inner, inner)
+        yield from _split_row(shape, first - 1, start - (first - 1) * inner, inner)
     if first < last:
-        yield view[first:last].reshape(-1)
+        yield (), first, last
     if stop > last * inner:
-        yield from _pieces(view[last], 0, stop - last * inner)
+        yield from _split_row(shape, last, 0, stop - last * inner)
+
+
+def _split_row(shape: Shape, row: int, start: int, stop: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    for index, first, last in _split_range(shape[1:], start, stop):
+        yield (row, *index), first, last

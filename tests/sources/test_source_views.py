@@ -9,12 +9,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from source_checks import EVERY, raw_bytes, tensor_of
 
+from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.tensors import StridedFileData, is_contiguous, take
 
+FAR = 1 << 21  # elements of a storage in which views lie far apart
 axes = st.lists(st.integers(0, 5), max_size=5)
 
 
@@ -34,6 +36,13 @@ ranges = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_s
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("views")
+
+
+@pytest.fixture(scope="module")
+def far_storage(folder: Path) -> tuple[Path, np.ndarray]:
+    storage = np.arange(FAR, dtype=np.uint32)
+    storage.tofile(folder / "far")
+    return folder / "far", storage
 
 
 @settings(max_examples=150)
@@ -57,6 +66,43 @@ def test_strided_views_of_a_file(
     for low, high in [(0.0, 1.0), *ranges]:
         start, stop = sorted((round(low * count), round(high * count)))
         assert data.read(start, stop).tobytes() == wanted[start * item : stop * item]
+
+
+@st.composite
+def far_views(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
+    """Draw shape, strides and offset of a view with gaps of up to a hundred kilobytes, and megabytes in all."""
+    offset = draw(st.integers(0, 100))
+    shape, strides, last = [], [], offset
+    for _ in range(draw(st.integers(1, 4))):
+        stride = draw(st.one_of(st.integers(0, 30), st.integers(0, 1 << 15)))
+        size = draw(st.integers(1, 20))
+        size = min(size, (FAR - 1 - last) // stride + 1) if stride else size
+        shape.append(size)
+        strides.append(stride)
+        last += (size - 1) * stride
+    return shape, strides, offset
+
+
+@settings(max_examples=150)
+@given(view=far_views(), ranges=ranges)
+@example(view=([900, 1000], [1, 2000], 7), ranges=[(0.1, 0.9)])  # a transposed matrix, too large to be read at once
+def test_views_that_lie_far_apart_in_a_file(
+    far_storage: tuple[Path, np.ndarray], view: tuple[list[int], list[int], int], ranges: list[tuple[float, float]]
+) -> None:
+    path, storage = far_storage
+    shape, strides, offset = view
+    truth = np.lib.stride_tricks.as_strided(storage[offset:], shape, [stride * 4 for stride in strides]).reshape(-1)
+    data = StridedFileData(Window(RegularFile(str(path))), storage.dtype, offset, tuple(shape), tuple(strides))
+    for low, high in [(0.0, 1.0), *ranges]:
+        start, stop = sorted((round(low * truth.size), round(high * truth.size)))
+        np.testing.assert_array_equal(data.read(start, stop), truth[start:stop])
+
+
+def test_a_view_beyond_its_storage_is_refused(far_storage: tuple[Path, np.ndarray]) -> None:
+    path, storage = far_storage
+    data = StridedFileData(Window(RegularFile(str(path))), storage.dtype, 1, (FAR // 1024, 2), (1024, 1023))
+    with pytest.raises(SourceError, match=f"ends after {storage.nbytes} bytes"):
+        data.read(0, FAR // 512)
 
 
 @settings(max_examples=150)

@@ -4,8 +4,5 @@ from __future__ import annotations
 
 from nndiff.sources.detect import open_source
 from nndiff.sources.source import Source
-from nndiff.stats.guarded_pages import guard_mapped_files
-
-guard_mapped_files()
 
 __all__ = ["Source", "open_source"]

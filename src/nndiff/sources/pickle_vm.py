@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import Window
@@ -24,7 +24,8 @@ _MOST_GLOBALS = 20_000
 _LONGEST_NAME = 1000
 _SHORT_LINE, _LONGEST_LINE = 1 << 8, 1 << 16
 _LONGEST_TEXT = 1 << 20  # longer ones are arrays that an old protocol wrote as text
-_MAP_FROM = 16 << 20  # larger pickles hold arrays and are mapped instead of read
+_LARGEST_READ = 16 << 20  # larger pickles hold arrays, which are skipped: read in blocks
+_BLOCK = 1 << 16
 
 
 class Budget:
@@ -50,6 +51,28 @@ class Budget:
             )
 
 
+class LargeBuffer:
+    """Be the bytes of a window, as `bytes` would, with one block of them in memory."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._first = 0
+        self._block = b""
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> bytes: ...
+    def __getitem__(self, place: int | slice) -> int | bytes:
+        if isinstance(place, int):
+            return self[place : place + 1][0]
+        start, stop, _ = place.indices(self._window.size)
+        if start < self._first or stop > self._first + len(self._block):
+            self._first = start
+            self._block = self._window.read(start, min(max(stop - start, _BLOCK), self._window.size - start))
+        return self._block[start - self._first : stop - self._first]
+
+
 class PickleMachine:
     """Run the opcodes of one pickle over inert nodes."""
 
@@ -63,8 +86,7 @@ class PickleMachine:
         self._window = window
         self._handlers = handlers
         self._persistent = persistent
-        self._pages = window.pages() if window.size >= _MAP_FROM else None
-        self._buffer = window.read(0, window.size) if self._pages is None else memoryview(self._pages)
+        self._buffer = window.read(0, window.size) if window.size < _LARGEST_READ else LargeBuffer(window)
         self._end = window.size
         self._at = 0
         self._stack: list[Any] = []
@@ -85,16 +107,10 @@ class PickleMachine:
         except NotKnownError as error:
             raise SourceError(self._window.path, str(error)) from None
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, struct.error, RecursionError):
-            self._check_pages()
             raise SourceError(
                 self._window.path, f"its pickle is damaged or not a pickle at all (byte {self.position})"
             ) from None
-        self._check_pages()
         return self._stack[0]
-
-    def _check_pages(self) -> None:
-        if self._pages is not None:
-            self._window.check_pages(self._pages)
 
     @property
     def position(self) -> int:

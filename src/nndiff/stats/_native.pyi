@@ -31,13 +31,6 @@ class Batch:
     def results(self, kind: type[Metrics], shapes: list[tuple[int, ...]], /) -> list[Metrics | tuple[int, int] | None]:
         """Return the metrics of each pair; None where squares overflowed, (errno, side) where reading failed."""
 
-class Pages:
-    """Hold bytes of a file, mapped; zeros stand in for what cannot be read."""
-
-    def __new__(cls, fd: int, start: int, stop: int, /) -> Pages: ...
-    def trouble(self) -> int:
-        """Return 0, or -1 where the file became shorter, or the errno of a failed read."""
-
 def measure(
     array: Buffer, kind: int, threads: int, /
 ) -> tuple[bytes, tuple[int, int, float, float, float, float, float] | None]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 
 from nndiff.errors import UsageError
-from nndiff.stats.guarded_pages import guard_mapped_files
 from nndiff.stats.interface import Engine
-
-guard_mapped_files()
 
 
 def get_engine() -> Engine:

@@ -41,7 +41,9 @@ _PAIR = struct.Struct("=4i3q2d")  # Packed in native/gather.h
 _native.know(MemoryData, FileData, _CODES)
 
 _STEP = 1 << 24  # elements between two looks at the keyboard
-_FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
+_FED_STEP = (
+    1 << 22
+)  # elements held at once of tensors that cannot be read in place; the more, the longer the runs of a view
 _BATCH_ELEMENTS = 1 << 24
 _BATCH_PAIRS = 1 << 9
 _BATCH_FILES = OPEN_AT_ONCE // 2

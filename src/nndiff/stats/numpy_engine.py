@@ -18,6 +18,7 @@ from nndiff.stats.sums import Floats, PairBlock, Sums
 from nndiff.tensors import TensorRef
 
 BLOCK = 1 << 15  # elements: a handful of float64 temporaries of this size stay in the L2 cache
+_PIECE = 1 << 20  # elements read at once; the more, the longer the runs of a view in a file
 
 
 class NumpyEngine:
@@ -175,9 +176,10 @@ def _is_negative(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _read_blocks(job: Job) -> Iterator[_Block]:
     reference, candidate = job.reference, job.candidate
-    for start in range(0, reference.count, BLOCK):
-        stop = min(start + BLOCK, reference.count)
-        yield _Block(reference.read(start, stop), candidate.read(start, stop), reference.dtype, candidate.dtype)
+    for ref, cand in zip(reference.blocks(_PIECE), candidate.blocks(_PIECE), strict=True):
+        for start in range(0, ref.size, BLOCK):
+            block = slice(start, start + BLOCK)
+            yield _Block(ref[block], cand[block], reference.dtype, candidate.dtype)
 
 
 def _measure_pair(job: Job, progress: Progress | None) -> Metrics:

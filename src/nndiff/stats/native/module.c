@@ -4,7 +4,6 @@
 
 #include "batch.h"
 #include "gather.h"
-#include "pages.h"
 #include "places.h"
 #include "results.h"
 #include "side_python.h"
@@ -418,7 +417,7 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (!level_count)
         find_levels();
-    if (module && !(add_type(module, "Batch", &batch_spec) && add_type(module, "Pages", &pages_spec)))
+    if (module && !add_type(module, "Batch", &batch_spec))
         Py_CLEAR(module);
     return module;
 }

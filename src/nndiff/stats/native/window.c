@@ -146,11 +146,11 @@ static void leave_slot(int slot)
     atomic_store(&mapped[slot].taken, 0);
 }
 
-void window_map(Window *w, int fd, int64_t from, int64_t to)
+void window_open(Window *w, int fd, int64_t from, int64_t to)
 {
     const int64_t page = sysconf(_SC_PAGESIZE), start = from / page * page;
     *w = (Window){.fd = fd, .from = from, .to = to, .slot = -1};
-    if (to <= from || (w->slot = take_slot()) < 0)
+    if (to - from < LEAST || !is_cached(fd, from, to) || (w->slot = take_slot()) < 0)
         return;
     if (!start_listening()) {
         leave_slot(w->slot);
@@ -167,18 +167,10 @@ void window_map(Window *w, int fd, int64_t from, int64_t to)
     w->bytes = at + (from - start);
 }
 
-void window_open(Window *w, int fd, int64_t from, int64_t to)
-{
-    *w = (Window){.fd = fd, .from = from, .to = to, .slot = -1};
-    if (to - from >= LEAST && is_cached(fd, from, to))
-        window_map(w, fd, from, to);
-}
-
-int64_t window_trouble(const Window *w, int *why)
+/* Return the first byte of what is mapped that could not be read, and why; -1 where there is none. */
+static int64_t find_trouble(const Window *w, int *why)
 {
     struct stat now;
-    if (!w->bytes)
-        return -1;
     const char *broken = atomic_load(&mapped[w->slot].broken);
     int64_t first = broken ? w->from + (broken - w->bytes) : -1;
     *why = EIO;
@@ -191,9 +183,9 @@ int64_t window_trouble(const Window *w, int *why)
 
 int64_t window_close(Window *w, int *why)
 {
-    const int64_t first = window_trouble(w, why);
     if (!w->bytes)
         return -1;
+    const int64_t first = find_trouble(w, why);
     char *start = atomic_load(&mapped[w->slot].start);
     const size_t size = mapped[w->slot].size;
     leave_slot(w->slot); /* before others can be at these addresses */
@@ -205,25 +197,15 @@ int64_t window_close(Window *w, int *why)
 
 #else
 
-void window_map(Window *w, int fd, int64_t from, int64_t to)
+void window_open(Window *w, int fd, int64_t from, int64_t to)
 {
     *w = (Window){.fd = fd, .from = from, .to = to, .slot = -1};
 }
 
-void window_open(Window *w, int fd, int64_t from, int64_t to)
-{
-    window_map(w, fd, from, to);
-}
-
-int64_t window_trouble(const Window *w, int *why)
+int64_t window_close(Window *w, int *why)
 {
     (void)w, (void)why;
     return -1;
-}
-
-int64_t window_close(Window *w, int *why)
-{
-    return window_trouble(w, why);
 }
 
 #endif

@@ -11,17 +11,12 @@ typedef struct {
     int slot;         /* in the list of what is mapped */
 } Window;
 
-/* Map these bytes; `bytes` stays NULL where that cannot be. */
-void window_map(Window *, int fd, int64_t from, int64_t to);
-
-/* The same where it is worth it and the page cache holds them: others are better read ahead. */
+/* Map these bytes where that is worth it and the page cache holds them: others are better read ahead. `bytes` stays NULL
+   where they are not mapped. */
 void window_open(Window *, int fd, int64_t from, int64_t to);
 
-/* Return the first byte that could not be read, zeros stood in for it and what followed, and why: -1, the file became
-   shorter, or an errno; return -1 where there is none. */
-int64_t window_trouble(const Window *, int *why);
-
-/* The same, and let go of it. */
+/* Let go of it. Return the first byte that could not be read, zeros stood in for it and what followed, and why: -1, the file
+   became shorter, or an errno; return -1 where there is none. */
 int64_t window_close(Window *, int *why);
 
 #endif

@@ -29,6 +29,7 @@ from nndiff.result import (
     Related,
     Relation,
     Rules,
+    SettingDifference,
     Side,
 )
 from nndiff.stats import Job
@@ -114,6 +115,7 @@ def run_plans(
         groups=groups,
         notes=tuple(notes),
         rules=rules,
+        settings=tuple(setting for part in parts for setting in part.settings),
     )
 
 
@@ -154,6 +156,7 @@ class _Part:
     first: FirstDivergence | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[Note, ...] = ()
+    settings: tuple[SettingDifference, ...] = ()
 
 
 def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
@@ -328,9 +331,14 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
         reference, candidate = _count_tied_once(reference, candidate, related.tied)
     pairs = [replace(site, pair=replace(site.pair, order=order)) for order, site in enumerate(pairs)]
     judged = [site.pair for site in pairs]
-    judgement = judge_candidate(judged, leftovers, rules, reference, candidate)
+    judgement = judge_candidate(judged, leftovers, rules, reference, candidate, plan.settings)
     if not plan.recorded:
-        return _Part(reference, candidate, judged, leftovers, judgement, notes=notes)
+        changed: tuple[Finding, ...] = ()
+        if plan.settings:
+            from nndiff.findings.config_files import find_changed_settings  # what only folders need
+
+            changed = tuple(find_changed_settings(plan.settings))
+        return _Part(reference, candidate, judged, leftovers, judgement, None, changed, notes, plan.settings)
     from nndiff.findings import explain_candidate  # what only recordings need
 
     explained = explain_candidate(

@@ -16,7 +16,7 @@ FLOORS = (
     "files tensors facts result result_json",
     "sources stats recording",
     "align relations models",
-    "plan judge rejudge",
+    "plan judge rejudge settings",
     "diagnosis findings runs",
     "comparison proofs batches modes verification",
     "reports",

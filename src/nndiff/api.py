@@ -232,6 +232,7 @@ def relabel(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
         pairs=tuple(renamed(pair) for pair in comparison.pairs),
         leftovers=tuple(renamed(leftover) for leftover in comparison.leftovers),
         findings=tuple(renamed(finding) for finding in comparison.findings),
+        settings=tuple(renamed(setting) for setting in comparison.settings),
         first_divergences=firsts,
         judgements={labels.get(label, label): judgement for label, judgement in comparison.judgements.items()},
     )

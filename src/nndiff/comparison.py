@@ -13,7 +13,7 @@ from nndiff.judge import judge_candidate, judge_numbers, parse_accept, parse_jud
 from nndiff.metrics import Metrics
 from nndiff.names import matches_any, parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
-from nndiff.proofs import apply_relation, count_tied_once, lay_out_gradients, prove_pairs, relate_free_tensors
+from nndiff.proofs import apply_relation, count_tied_once, relate_recordings
 from nndiff.result import (
     Comparison,
     Finding,
@@ -26,6 +26,7 @@ from nndiff.result import (
     Pair,
     Relation,
     Rules,
+    SettingDifference,
     Side,
 )
 from nndiff.stats import Job
@@ -110,6 +111,7 @@ def run_plans(
         groups=groups,
         notes=tuple(notes),
         rules=rules,
+        settings=tuple(setting for part in parts for setting in part.settings),
     )
 
 
@@ -150,6 +152,7 @@ class _Part:
     first: FirstDivergence | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[Note, ...] = ()
+    settings: tuple[SettingDifference, ...] = ()
 
 
 def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
@@ -309,10 +312,10 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     reference, candidate = count_tied_once(reference, candidate, related.tied)
     pairs = [replace(site, pair=replace(site.pair, order=order)) for order, site in enumerate(pairs)]
     judged = [site.pair for site in pairs]
-    judgement = judge_candidate(judged, leftovers, rules, reference, candidate)
+    judgement = judge_candidate(judged, leftovers, rules, reference, candidate, plan.settings)
     if not plan.recorded:
-        findings = explain_checkpoints(plan, pairs, leftovers) if relates_anything(pairs, leftovers) else ()
-        return _Part(reference, candidate, judged, leftovers, judgement, findings=findings, notes=notes)
+        findings = tuple(explain_checkpoints(plan, pairs, leftovers))
+        return _Part(reference, candidate, judged, leftovers, judgement, None, findings, notes, plan.settings)
     from nndiff.findings import explain_candidate  # what only recordings need
 
     explained = explain_candidate(

@@ -8,7 +8,16 @@ from dataclasses import replace
 from nndiff.errors import UsageError
 from nndiff.facts.modes import ModeFacts, Threshold
 from nndiff.metrics import Metrics
-from nndiff.result import Judgement, Leftover, Pair, Rules, Side, decides_alone, decides_verdict
+from nndiff.result import (
+    Judgement,
+    Leftover,
+    Pair,
+    Rules,
+    SettingDifference,
+    Side,
+    decides_alone,
+    decides_verdict,
+)
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
@@ -52,7 +61,12 @@ def judge_numbers(metrics: Metrics, dtypes: tuple[str, str], rules: Rules) -> Ve
 
 
 def judge_candidate(
-    pairs: Sequence[Pair], leftovers: Sequence[Leftover], rules: Rules, reference: Side, candidate: Side
+    pairs: Sequence[Pair],
+    leftovers: Sequence[Leftover],
+    rules: Rules,
+    reference: Side,
+    candidate: Side,
+    settings: Sequence[SettingDifference] = (),
 ) -> Judgement:
     """Return the verdict on one candidate: rules 1, 3 and 4."""
     deciding = [pair for pair in pairs if decides_verdict(pair, rules)]
@@ -64,6 +78,8 @@ def judge_candidate(
         outcome = Outcome.DIFFERENT if compared_output else Outcome.NOTHING
     if outcome.exit_code == 0 and (reference.was_cut_off or candidate.was_cut_off):
         outcome = Outcome.DIFFERENT  # nobody knows what would have come
+    if outcome.exit_code == 0 and any(setting.changes_network for setting in settings):
+        outcome = Outcome.DIFFERENT  # the same weights, in another network
     if not any(pair.sites for pair in pairs):
         return Judgement(outcome)
     everything = Rules(rules.accept, Judge.ALL, rules.strict_dtype)

@@ -13,7 +13,8 @@ import numpy as np
 from nndiff.align import Alignment, Hint, Match, Rename, align
 from nndiff.errors import ModelError, UsageError
 from nndiff.names import matches_any, natural_key, selected
-from nndiff.result import CANDIDATE, REFERENCE, Leftover, LeftoverReason, Note, NoteSlug
+from nndiff.result import CANDIDATE, REFERENCE, Leftover, LeftoverReason, Note, NoteSlug, SettingDifference
+from nndiff.settings import compare_settings, note_harmless_settings
 from nndiff.sources import Source, open_source
 from nndiff.tensors import Slot, TensorRef
 from nndiff.text import plural
@@ -46,6 +47,7 @@ class Plan:
     candidate: Source
     alignment: Alignment
     notes: tuple[Note, ...] = ()
+    settings: tuple[SettingDifference, ...] = ()  # of folders: what differs beside the weights
 
     @property
     def recorded(self) -> bool:
@@ -184,8 +186,11 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
         else:
             nameless = opened.kind == source.kind and opened.kind in ("array", "npy")
             full = align(opened.tensors, source.tensors, rules.renames, rules.mapping, nameless=nameless)
-            alignment, notes = filter_alignment(full, rules)
-            plans.append(Plan(label, opened, source, alignment, notes))
+            differing, setting_notes = compare_settings(opened, source, label)
+            settings = tuple(setting for setting in differing if rules.selects(setting.name))
+            alignment, notes = filter_alignment(full, rules, [setting.name for setting in differing])
+            notes = (*notes, *setting_notes, *note_harmless_settings(settings))
+            plans.append(Plan(label, opened, source, alignment, notes, settings))
     return plans
 
 
@@ -284,8 +289,10 @@ def _choose_free_label(label: str, taken: Iterable[str]) -> str:
     return free
 
 
-def filter_alignment(full: Alignment, rules: PairingRules) -> tuple[Alignment, tuple[Note, ...]]:
-    """Return the alignment of the names that count, and notes on what does not."""
+def filter_alignment(
+    full: Alignment, rules: PairingRules, settings: Sequence[str] = ()
+) -> tuple[Alignment, tuple[Note, ...]]:
+    """Return the alignment of the names that count, and notes on what does not; patterns may also name settings."""
     if not (rules.include or rules.exclude):
         return full, (*full.notes, *_note_empty_groups(full, rules))
     kept = replace(
@@ -295,7 +302,7 @@ def filter_alignment(full: Alignment, rules: PairingRules) -> tuple[Alignment, t
         only_reference={name: hint for name, hint in full.only_reference.items() if rules.selects(name)},
         only_candidate={name: hint for name, hint in full.only_candidate.items() if rules.selects(name)},
     )
-    names = _names_of(full)
+    names = [*_names_of(full), *settings]
     before = len(full.matches) + len(full.only_reference) + len(full.only_candidate)
     after = len(kept.matches) + len(kept.only_reference) + len(kept.only_candidate)
     text = f"--include/--exclude left out {before - after:,} of {plural(before, 'name')}"

@@ -56,7 +56,9 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
     for side in comparison.candidates:
         candidate_pairs = [pair for pair in pairs if pair.candidate == side.label]
         leftovers = comparison.leftovers_of(side.label)
-        judgement = judge_candidate(candidate_pairs, leftovers, comparison.rules, comparison.reference, side)
+        judgement = judge_candidate(
+            candidate_pairs, leftovers, comparison.rules, comparison.reference, side, comparison.settings_of(side.label)
+        )
         if comparison.modes is not None:
             judgement = apply_thresholds(judgement, comparison.modes.get_mode(side.label), comparison.modes.thresholds)
         judgements[side.label] = judgement
@@ -114,7 +116,8 @@ def _hangs_on_open_pairs(
         assumed = []
         for pair in pairs:
             assumed.append(replace(pair, verdict=verdict) if pair.has_note(NoteSlug.COMPARE_AGAIN) else pair)
-        judgement = judge_candidate(assumed, remaining, comparison.rules, comparison.reference, side)
+        settings = comparison.settings_of(side.label)
+        judgement = judge_candidate(assumed, remaining, comparison.rules, comparison.reference, side, settings)
         exit_codes.add(judgement.outcome.exit_code)
     return len(exit_codes) > 1
 

@@ -77,6 +77,8 @@ class NoteSlug(str, Enum):
     SUM_OF_GRADIENTS = "sum-of-gradients"
     LOSS_NOT_FINITE = "loss-not-finite"
     MODE = "mode"
+    HARMLESS_SETTINGS = "harmless-settings"
+    SETTINGS_ON_ONE_SIDE = "settings-on-one-side"
 
 
 @dataclass(frozen=True)
@@ -294,6 +296,22 @@ class Leftover:
 
 
 @dataclass(frozen=True)
+class SettingDifference:
+    """Name a setting beside the weights, in config.json or the tokenizer's files, that is not the same."""
+
+    candidate: str  # label of the candidate it is about
+    file: str
+    key: str  # dotted path in the file; "" for the file as a whole
+    values: tuple[str | None, str | None]  # of reference and candidate, as short JSON; None where the key is absent
+    changes_network: bool  # False for versions, names and the like
+
+    @property
+    def name(self) -> str:
+        """Return the name it goes by: `config.json:rope_theta`."""
+        return f"{self.file}:{self.key}" if self.key else self.file
+
+
+@dataclass(frozen=True)
 class Finding:
     """Name a cause with its evidence and, where possible, the repair."""
 
@@ -472,6 +490,7 @@ class Comparison:
     rules: Rules = Rules()
     run: tuple[RunFacts, ...] = ()  # of kind run: one for each candidate, in their order
     modes: ModesFacts | None = None  # of kind modes
+    settings: tuple[SettingDifference, ...] = ()  # of folders: what differs beside the weights
 
     @property
     def verdict(self) -> str:
@@ -511,6 +530,10 @@ class Comparison:
     def leftovers_of(self, candidate: str) -> list[Leftover]:
         """Return the tensors without a partner in the comparison with one candidate."""
         return [leftover for leftover in self.leftovers if leftover.candidate == candidate]
+
+    def settings_of(self, candidate: str) -> list[SettingDifference]:
+        """Return the settings in which one candidate differs."""
+        return [setting for setting in self.settings if setting.candidate == candidate]
 
     def cut_off_sides(self, candidate: str) -> tuple[str, ...]:
         """Return which of the two recordings end before their run did: reference, candidate, both or none."""
@@ -564,6 +587,8 @@ class Comparison:
         if all(pair.is_input for pair in counted):
             return None
         if any(decides_alone(leftover, self.rules) for leftover in self.leftovers):
+            return None
+        if any(setting.changes_network for setting in self.settings):
             return None
         for side in self.candidates:
             if self.cut_off_sides(side.label) or self.unread_outputs(side.label):

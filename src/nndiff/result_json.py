@@ -43,6 +43,7 @@ from nndiff.result import (
     Related,
     Relation,
     Rules,
+    SettingDifference,
     Side,
     Totals,
     WeightsAtSite,
@@ -255,6 +256,8 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "findings": [_store_fields(finding) for finding in comparison.findings],
         "notes": [_store_fields(note) for note in comparison.notes],
     }
+    if comparison.kind == "checkpoint":
+        data["settings"] = [_store_fields(setting) for setting in comparison.settings]
     if comparison.kind == "recording":
         summaries = [summarise_recording(comparison, side.label) for side in comparison.candidates]
         data["recording"] = _store_summaries(summaries)
@@ -457,9 +460,11 @@ def from_dict(data: dict[str, Any], load_relation: LoadRelation) -> Comparison:
         rules=_load_rules(data["rules"]),
         run=load_runs(data, [side.label for side in candidates]) if data["kind"] == "run" else (),
         modes=mode_json.load_modes(data) if data["kind"] == "modes" else None,
+        settings=tuple(_load_setting(setting) for setting in data.get("settings", ())),
     )
     named = {pair.candidate for pair in comparison.pairs} | set(comparison.judgements)
     named |= {leftover.candidate for leftover in comparison.leftovers}
+    named |= {setting.candidate for setting in comparison.settings}
     if named - labels:
         raise _DamagedError(f"{min(named - labels)!r} is not one of the candidates")
     if labels - set(comparison.judgements):
@@ -580,6 +585,11 @@ def _load_leftover(data: dict[str, Any]) -> Leftover:
         "near_shape": _load_optional(data["near_shape"], _load_shape),
     }
     return _check_types(Leftover(**values))
+
+
+def _load_setting(data: dict[str, Any]) -> SettingDifference:
+    reference, candidate = (_load_optional(value, _load_text) for value in data["values"])
+    return _check_types(SettingDifference(**{**data, "values": (reference, candidate)}))
 
 
 def _load_finding(data: dict[str, Any]) -> Finding:

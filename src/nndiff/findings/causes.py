@@ -32,6 +32,8 @@ class Cause(str, Enum):
     UNSTABLE = "unstable", "a side does not agree with itself from run to run"
     ENVIRONMENT = "environment", "versions or numeric flags differ"
     INNER_ONLY = "inner-only", "modules inside differ, everything that goes in and comes out agrees", True
+    # folders
+    CONFIG = "config", "settings beside the weights differ: config.json, generation_config.json, tokenizer files"
     # the first divergence
     ROUNDING = "rounding", "what differs looks like rounding: small, without direction, growing without a jump", True
     MORE_THAN_ROUNDING = "more-than-rounding", "the first divergence looks like rounding, a later one does not", True

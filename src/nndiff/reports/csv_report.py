@@ -66,6 +66,11 @@ def _make_rows(comparison: Comparison, candidate: str) -> Iterator[dict[str, str
         yield row
     if first is not None and first.name not in named:
         yield _make_other_row(candidate, first, _tell_divergence(comparison))
+    for setting in comparison.settings:
+        reference, value = wording.show_setting_values(setting)
+        row = {"candidate": guard_text(candidate), "name": guard_text(setting.name)}
+        row["verdict"] = "setting" if setting.changes_network else "harmless setting"
+        yield {**row, "note": guard_text(f"{reference} against {value}")}
     for finding in comparison.findings:
         if not named & set(finding.where):
             where = guard_text(finding.where[0]) if finding.where else ""

@@ -58,6 +58,11 @@ def _make_suite(comparison: Comparison, side: Side) -> ET.Element:
             first_case = case
         else:
             cases.append(case)
+    for setting in comparison.settings:
+        reference, candidate = wording.show_setting_values(setting)
+        message = f"{reference} against {candidate}"
+        tag = FAILURE if setting.changes_network else SKIPPED
+        cases.append(make_case(label, printable(setting.name), tag, message, message))
     if first is not None:
         if first_case is None:
             first_case = make_case(label, printable(first.name))

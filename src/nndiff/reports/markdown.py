@@ -229,6 +229,21 @@ def _show_groups(comparison: Comparison, options: ReportOptions) -> Iterator[str
     yield from format_table(("group", "pattern", "pairs:", "same:", "match rate:"), rows)
 
 
+def _show_settings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
+    """Yield the settings beside the weights that differ, those that change the network first."""
+    several = len(comparison.candidates) > 1
+    settings = wording.rank_settings(comparison.settings)
+    shown = settings if options.verbose else settings[: options.top]
+    rows = []
+    for setting in shown:
+        sign = wording.SIGNS[Verdict.DIFFERENT] if setting.changes_network else "harmless"
+        values = [escape_text(value) for value in wording.show_setting_values(setting)]
+        against = format_code(setting.candidate) if several else ""
+        rows.append([sign, format_code(setting.name), against, *values])
+    yield from format_table(("", "setting", "compared with", "reference", "candidate"), rows)
+    yield from format_hidden(len(settings) - len(shown))
+
+
 def show_leftovers(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     """Yield the tensors that only one side has."""
     for side in SIDES:
@@ -393,6 +408,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_findings,
     _show_facts,
     _show_candidates,
+    _show_settings,
     _show_pairs,
     _show_groups,
     show_leftovers,

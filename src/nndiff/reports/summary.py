@@ -90,7 +90,7 @@ def _describe_tensors(comparison: Comparison) -> str:
     if comparison.outcome is Outcome.CLOSE:
         same = f", {totals.identical:,} of them identical" if totals.identical else ""
         return f"{_say_all(totals.pairs, unit, 'agrees', 'agree')} within tolerance{same}{aside}"
-    story = ", ".join([*_list_differences(totals, unit), *_say_incomplete(comparison)])
+    story = ", ".join([*_list_differences(totals, unit), *_say_settings(comparison), *_say_incomplete(comparison)])
     if not several:
         return story
     failed = sum(judgement.outcome.exit_code != 0 for judgement in comparison.judgements.values())
@@ -118,6 +118,13 @@ def _list_differences(totals: Totals, unit: str) -> list[str]:
     if totals.only_candidate:
         parts.append(f"{totals.only_candidate:,} only in the candidate")
     return parts
+
+
+def _say_settings(comparison: Comparison) -> Iterator[str]:
+    """Say how many settings beside the weights change the network."""
+    changing = sum(setting.changes_network for setting in comparison.settings)
+    if changing:
+        yield f"{plural(changing, 'setting')} {'differs' if changing == 1 else 'differ'}"
 
 
 def _describe_recordings(comparison: Comparison) -> str:
@@ -321,11 +328,12 @@ def describe_passing(comparison: Comparison) -> str:
         (sum(pair.differs_only_in_dtype for pair in counting), "of different dtypes"),
         (len(alone) - totals.unreached, "without a partner"),
         (totals.unreached, "never reached"),
+        (sum(setting.changes_network for setting in comparison.settings), "settings that differ"),
     ]
     why = ", ".join(f"{number:,} {reason}" for number, reason in reasons if number)
     why = why or ", ".join(_say_incomplete(comparison)) or "nothing compared"
     measured = [pair for pair in counting if pair.metrics and pair.verdict is not Verdict.NOT_FINITE]
-    needed = replace(comparison, pairs=tuple(measured), leftovers=()).needed_tolerance
+    needed = replace(comparison, pairs=tuple(measured), leftovers=(), settings=()).needed_tolerance
     return f"no tolerance ({why})" + (f"; the rest at {format_options(needed)}" if needed else "")
 
 

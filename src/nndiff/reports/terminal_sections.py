@@ -322,6 +322,30 @@ def _list_leftovers(
         yield format_hidden(len(leftovers) - len(shown), indent=4)
 
 
+def _show_settings(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
+    """Yield the settings beside the weights that differ, those that change the network first."""
+    columns = [
+        Column("", 9, brief=1),
+        Column("setting", ALWAYS, least=name_width(width)),
+        Column("candidate", 5, least=9),
+        Column("reference", 8, least=10),
+        Column("candidate", 8, least=10),
+    ]
+    several = len(comparison.candidates) > 1
+    settings = wording.rank_settings(comparison.settings)
+    shown = settings if options.verbose else settings[: options.top]
+    rows = []
+    for setting in shown:
+        sign, style = (wording.SIGNS[Verdict.DIFFERENT], "red") if setting.changes_network else ("", "dim")
+        values = [Cell(value, style) for value in wording.show_setting_values(setting)]
+        name = Cell(printable(setting.name, 80), "" if setting.changes_network else "dim")
+        rows.append([Cell(sign, style), name, Cell(printable(setting.candidate) if several else "", "dim"), *values])
+    if rows:
+        yield from format_table(columns, rows, width)
+    if len(shown) < len(settings):
+        yield format_hidden(len(settings) - len(shown))
+
+
 def _show_groups(comparison: Comparison, options: ReportOptions, width: int) -> Iterator[RenderableType]:
     if not comparison.groups:
         return
@@ -557,6 +581,7 @@ SECTIONS: tuple[Section, ...] = (
     _show_sides,
     _show_candidates,
     _show_facts,
+    _show_settings,
     _show_pairs,
     show_leftovers,
     _show_groups,

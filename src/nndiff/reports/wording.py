@@ -34,6 +34,7 @@ from nndiff.result import (
     Method,
     Pair,
     PartingReason,
+    SettingDifference,
     Side,
     Totals,
     WeightsAtSite,
@@ -106,6 +107,7 @@ def select_candidate(comparison: Comparison, candidate: Side) -> Comparison:
         judgements={label: comparison.judgements[label]},
         pairs=tuple(comparison.pairs_of(label)),
         leftovers=tuple(comparison.leftovers_of(label)),
+        settings=tuple(comparison.settings_of(label)),
         findings=tuple(finding for finding in comparison.findings if finding.candidate in ("", label)),
         first_divergences={label: firsts[label]} if label in firsts else {},
         run=tuple(facts for facts in comparison.run if facts.candidate == label),
@@ -394,6 +396,16 @@ def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
     if len(leftovers) not in (counts[reason] for reason in _LEFTOVER_TITLES):
         parts.insert(0, f"{len(leftovers):,}")
     return f"only in the {side} ({'; '.join(parts)})"
+
+
+def rank_settings(settings: Sequence[SettingDifference]) -> list[SettingDifference]:
+    """Return settings that differ, those that change the network first."""
+    return sorted(settings, key=lambda setting: not setting.changes_network)
+
+
+def show_setting_values(setting: SettingDifference) -> list[str]:
+    """Return the values of both sides for a table."""
+    return ["absent" if value is None else printable(value) for value in setting.values]
 
 
 def explain_leftover(leftover: Leftover) -> str:

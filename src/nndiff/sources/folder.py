@@ -31,12 +31,23 @@ MODEL_NAMES = (
 _SUFFIXES = (".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin", ".ckpt", ".nemo", ".pkl")
 _CONFIG_KEYS = ("model_type", "architectures", "torch_dtype", "dtype", "transformers_version")
 
+SETTING_FILES = (
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model"),
+    *("sentencepiece.bpe.model", "preprocessor_config.json", "processor_config.json", "chat_template.jinja"),
+)
+
 OpenFile = Callable[[str], Source]
 
 
 def open_folder(path: str, open_file: OpenFile) -> Source:
     """Open a folder by what is in it: an index of shards, a model file, or every file of tensors."""
     names = _list_names(path)
+    settings = {name: Window(RegularFile(os.path.join(path, name))) for name in SETTING_FILES if name in names}
+    return replace(_open_tensors(path, names, open_file), settings=settings)
+
+
+def _open_tensors(path: str, names: list[str], open_file: OpenFile) -> Source:
     indexes = [name for name in _INDEX_NAMES if name in names]
     indexes += [name for name in names if name.endswith(".index.json")]
     if indexes:

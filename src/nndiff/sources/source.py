@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from nndiff.errors import SourceError
+from nndiff.files import Window
 from nndiff.names import looks_trainable
 from nndiff.result import Side
 from nndiff.tensors import TensorRef
@@ -79,6 +80,7 @@ class Source:
     foreign: tuple[str, ...] = ()  # classes that were met and not loaded
     notes: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Window] = field(default_factory=dict)  # config and tokenizer files of a folder, unread
 
     def side(self) -> Side:
         """Describe the source for a result."""

@@ -345,6 +345,21 @@ def _list_numbers(pair: Pair) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
+def _show_settings(comparison: Comparison) -> Iterator[str]:
+    """Yield the settings beside the weights that differ, those that change the network first."""
+    if not comparison.settings:
+        return
+    yield "<h2>Settings</h2>"
+    yield start_table(text_columns("", "setting", "compared with", "reference", "candidate"))
+    for setting in wording.rank_settings(comparison.settings):
+        kind = css_class(Verdict.DIFFERENT) if setting.changes_network else "soft"
+        sign = wording.SIGNS[Verdict.DIFFERENT] if setting.changes_network else "harmless"
+        cells = [text_cell(sign, kind), text_cell(setting.name, "name"), text_cell(setting.candidate)]
+        cells += [text_cell(value, "wrap") for value in wording.show_setting_values(setting)]
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield TABLE_END
+
+
 def show_leftovers(comparison: Comparison) -> Iterator[str]:
     """Yield the tensors that only one side has."""
     for side in SIDES:
@@ -513,6 +528,7 @@ SECTIONS: tuple[Section, ...] = (
     show_findings,
     _show_facts,
     _show_candidates,
+    _show_settings,
     _show_strip,
     _show_pairs,
     show_leftovers,

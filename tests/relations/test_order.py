@@ -160,7 +160,7 @@ def test_a_vector_needs_evidence_for_its_order():
         vector = np.arange(float(length))
         halves = vector.reshape(-1, 2).T.reshape(-1)
         assert (found(vector, halves) is not None) is is_enough
-    many, few = np.arange(600.0) // 50, np.arange(600) // 594 * 1.0
+    many, few = np.arange(600.0) // 50, np.arange(600) // 597 * 1.0
     assert found(many, to_halves(many)).ambiguous
     assert found(few, to_halves(few)) is None
     assert found(WEIGHT[:, 0], WEIGHT[ROWS, 0]) is None  # in no order that a network would have

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import fused, layout, mask, scale, weight_norm
+from nndiff.relations import fused, layout, mask, order, scale, weight_norm
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # From sure to vague: the first that is proven is the relation.
-FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, weight_norm.prove, fused.prove, scale.prove)
+FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, order.prove, weight_norm.prove, fused.prove, scale.prove)
 
 
 def prove(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,13 +79,8 @@ class AxisSearch:
     rtol: float
 
     def __post_init__(self) -> None:
-        with np.errstate(all="ignore"):  # where sums overflow, means tell nothing
-            centre = np.mean(self.reference, dtype=widen(self.reference[:0]).dtype)
-            centre = centre if np.isfinite(centre) else 0.0
-            self._reference_means = AxisMeans(self.reference, centre)
-            self._candidate_means = AxisMeans(self.candidate, centre)
-        self._room = self.atol + (self.rtol + MEANS_ROUNDING) * self._reference_means.largest
         self._steps = 0
+        self._cuts_axes = True
         self._candidate_runs: dict[int, list[Run]] = {}  # by size
         for axis in reversed(range(self.candidate.ndim)):
             length = self.candidate.shape[axis]
@@ -93,10 +88,19 @@ class AxisSearch:
                 for size in divisors(length // stride)[1:]:
                     self._candidate_runs.setdefault(size, []).append(Run(axis, stride, size))
 
+    @cached_property
+    def _means(self) -> tuple[AxisMeans, AxisMeans]:
+        """Return the means of both arrays."""
+        with np.errstate(all="ignore"):  # where sums overflow, means tell nothing
+            centre = np.mean(self.reference, dtype=widen(self.reference[:0]).dtype)
+            centre = centre if np.isfinite(centre) else 0.0
+            return AxisMeans(self.reference, centre), AxisMeans(self.candidate, centre)
+
     def ways(self, cuts: int) -> Iterator[Joined]:
         """Yield the ways to join all runs, those with the fewest runs first."""
         fewest = max(self.reference.ndim, self.candidate.ndim)
         for count in range(fewest, fewest + cuts + 1):
+            self._cuts_axes = count > min(self.reference.ndim, self.candidate.ndim)
             yield from self._extend((), self.reference.ndim - 1, 1, count)
 
     def _extend(self, joined: Joined, axis: int, stride: int, remaining: int) -> Iterator[Joined]:
@@ -134,12 +138,19 @@ class AxisSearch:
         return sum(length > 1 for length in lengths)
 
     def _may_belong(self, reference_run: Run, candidate_run: Run) -> bool:
-        """Return False if the means along two runs prove that they are not the same places."""
+        """Return False if the means along two runs prove that they are not the same places.
+
+        Of whole axes there are so few orders that means of all elements would take longer than they save.
+        """
+        if not self._cuts_axes:
+            return True
         if max(self.reference.shape[reference_run.axis], self.candidate.shape[candidate_run.axis]) > LONGEST_AXIS:
             return True
         with np.errstate(all="ignore"):
-            gap = np.abs(self._reference_means.along(reference_run) - self._candidate_means.along(candidate_run))
-        return not np.any((gap > self._room) & (gap < np.inf))
+            reference_means, candidate_means = self._means
+            gap = np.abs(reference_means.along(reference_run) - candidate_means.along(candidate_run))
+        room = self.atol + (self.rtol + MEANS_ROUNDING) * reference_means.largest
+        return not np.any((gap > room) & (gap < np.inf))
 
 
 def is_free(run: Run, joined: Joined) -> bool:

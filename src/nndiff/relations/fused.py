@@ -9,6 +9,8 @@ import numpy as np
 
 from nndiff.relations.axis_search import drop_ones
 from nndiff.relations.operations import Arrange, Concatenate, Permute, Reshape, Slice, Stack, Take, widen
+from nndiff.relations.order import have_equal_lines, have_equal_values, label_slices, read_order, shows_order
+from nndiff.relations.permutation import match_labels, spread_operations, structure_permutation
 from nndiff.relations.proof import agree, agree_after, is_readable, is_telling, read_array
 from nndiff.relations.relation import Array, Operation, Relation
 from nndiff.tensors import (
@@ -52,18 +54,23 @@ class Arrangement:
         return shape[::-1][self.join.axis] if self.turned else shape[self.join.axis]
 
     def build_relation(
-        self, whole_in_reference: bool, order: Sequence[int] = (), places: Sequence[int] = ()
+        self,
+        whole_in_reference: bool,
+        whole: Shape,
+        order: Sequence[int] = (),
+        places: Sequence[int] = (),
+        ambiguous: bool = False,
     ) -> Relation:
-        """Return the relation of parts in some order, or of their rows at some places of the whole."""
+        """Return the relation of parts in some order, or of their rows at some places of a whole of that shape."""
         joined: list[Operation] = list(self.part_operations)
         if order and list(order) != sorted(order):
             joined.append(Arrange(tuple(order)))
         joined.append(self.join)
         prepared = self.prepare
         if places:
-            prepared = (*prepared, Take(self.join.axis, tuple(places)))
+            prepared = (*prepared, *spread_operations(structure_permutation(places), whole, self.join.axis))
         sides = (prepared, tuple(joined)) if whole_in_reference else (tuple(joined), prepared)
-        return Relation(RelationKind.LAYOUT, *sides)
+        return Relation(RelationKind.LAYOUT, *sides, ambiguous=ambiguous)
 
 
 def list_arrangements(whole: Shape, parts: Sequence[Shape]) -> Iterator[Arrangement]:
@@ -163,9 +170,11 @@ class FusedSearch:
         sides = (whole, part) if self.whole_in_reference else (part, whole)
         return agree(*sides, self.atol, self.rtol)
 
-    def build_relation(self, order: Sequence[int] = (), places: Sequence[int] = ()) -> Relation:
+    def build_relation(
+        self, order: Sequence[int] = (), places: Sequence[int] = (), ambiguous: bool = False
+    ) -> Relation:
         """Return the relation of parts in some order, or of their rows at some places of the whole."""
-        return self.arrangement.build_relation(self.whole_in_reference, order, places)
+        return self.arrangement.build_relation(self.whole_in_reference, self.whole.shape, order, places, ambiguous)
 
 
 def find_order(search: FusedSearch) -> Relation | None:
@@ -199,8 +208,11 @@ def find_places(search: FusedSearch) -> Relation | None:
     """Return where in the whole the rows of the parts lie, dealt out in any order, found by what they hold."""
     if isinstance(search.arrangement.join, Stack):
         return None
-    whole = np.moveaxis(search.whole, search.axis, 0)
-    parts = np.moveaxis(np.concatenate(search.parts, search.axis), search.axis, 0)
+    joined = np.concatenate(search.parts, search.axis)
+    exact = find_equal_rows(search, joined)
+    if exact is not None:
+        return exact
+    whole, parts = np.moveaxis(search.whole, search.axis, 0), np.moveaxis(joined, search.axis, 0)
     whole_rows, part_rows = whole.reshape(len(whole), -1), parts.reshape(len(parts), -1)
     if whole_rows.shape[1] < LEAST_ROW:
         return None
@@ -208,6 +220,19 @@ def find_places(search: FusedSearch) -> Relation | None:
     if not search.agree(whole_rows[places], part_rows):
         return None
     return search.build_relation(places=tuple(places.tolist()))
+
+
+def find_equal_rows(search: FusedSearch, joined: Array) -> Relation | None:
+    """Return where in the whole the rows of the parts lie if they have equal values; equal rows in a likely order."""
+    if not have_equal_lines(joined, search.whole, search.axis):
+        return None
+    labels = label_slices(joined, search.whole, search.axis)
+    places = match_labels(*labels)
+    if places is None or not have_equal_values(joined, search.whole, search.axis, places):
+        return None
+    if joined.size == len(places) and not shows_order(labels[0], places):
+        return None
+    return search.build_relation(places=places.tolist(), ambiguous=len(np.unique(labels[0])) < len(places))
 
 
 def match_rows(whole: Array, parts: Array, atol: float, rtol: float) -> Array:
@@ -283,15 +308,16 @@ def read_layout(relation: Relation, parts: Sequence[TensorRef]) -> PartLayout | 
     joined = relation.candidate if whole_in_reference else relation.reference
     prepare = relation.reference if whole_in_reference else relation.candidate
     join = joined[-1]
-    if not isinstance(join, Concatenate) or not all(isinstance(operation, Take) for operation in prepare):
+    places = read_order(prepare)
+    if not isinstance(join, Concatenate) or (prepare and places is None):
         return None
     order: tuple[int, ...] = ()
     for operation in joined:
         if isinstance(operation, Arrange):
             order = operation.order
-    places = prepare[0].places if prepare and isinstance(prepare[0], Take) else ()
     arrangement = Arrangement(join, turned=isinstance(joined[0], Permute))
-    return PartLayout(order, places, tuple(arrangement.part_length(part.shape) for part in parts))
+    known = () if places is None else tuple(places.tolist())
+    return PartLayout(order, known, tuple(arrangement.part_length(part.shape) for part in parts))
 
 
 def follow_layout(
@@ -307,7 +333,7 @@ def follow_layout(
     for arrangement in list_arrangements(whole.shape, [part.shape for part in parts]):
         lengths = tuple(arrangement.part_length(part.shape) for part in parts)
         if isinstance(arrangement.join, Concatenate) and not arrangement.prepare and lengths == layout.lengths:
-            relations.append(arrangement.build_relation(whole_in_reference, layout.order, layout.places))
+            relations.append(arrangement.build_relation(whole_in_reference, whole.shape, layout.order, layout.places))
     if all(is_readable(tensor, LARGEST_FUSED) for tensor in (whole, *parts)):
         arrays = [read_array(tensor) for tensor in reference], [read_array(tensor) for tensor in candidate]
         for relation in relations:

@@ -13,6 +13,7 @@ import numpy as np
 from nndiff.relations.axis_search import MOST_CUTS, AxisSearch, build_operations, drop_ones
 from nndiff.relations.operations import Expand, Permute, Reshape, SumOver
 from nndiff.relations.proof import (
+    LARGEST_MOVED,
     LARGEST_TENSOR,
     SAMPLED,
     agree,
@@ -45,7 +46,7 @@ def prove(
     if len(reference) != 1 or len(candidate) != 1:
         return None
     tensors = (*reference, *candidate)
-    if not all(is_readable(tensor) for tensor in tensors):
+    if not all(is_readable(tensor, LARGEST_MOVED) for tensor in tensors):
         return None
     shapes = reference[0].shape, candidate[0].shape
     if math.prod(shapes[0]) != math.prod(shapes[1]):

@@ -484,7 +484,10 @@ def load_relation(data: object) -> Relation:
                 f"a stored relation is damaged: {side!r} is no list of at most {MOST_OPERATIONS} operations"
             )
         sides.append(tuple(_load_operation(stored) for stored in operations))
-    return Relation(kinds[kind], *sides)
+    ambiguous = data.get("ambiguous", False)
+    if not isinstance(ambiguous, bool):
+        raise ReportError(f"a stored relation is damaged: 'ambiguous' is {describe_value(ambiguous)}, expected a bool")
+    return Relation(kinds[kind], *sides, ambiguous=ambiguous)
 
 
 def _load_operation(stored: object) -> Operation:

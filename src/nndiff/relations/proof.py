@@ -15,6 +15,7 @@ from nndiff.stats.engine import get_engine
 from nndiff.tensors import MemoryData, Shape, TensorRef
 
 LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried
+LARGEST_MOVED = 1 << 26  # elements of a tensor that is only rearranged: 256 MB in float32, widened in blocks
 SAMPLE_ROUNDING = 1e-12  # relative; the sample must not reject what the engine, which rounds otherwise, accepts
 BLOCK = 1 << 18  # elements compared at once: little is held, and the first block out of tolerance ends it
 SAMPLED = 128  # elements looked at before all are: nearly every wrong way ends there

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -36,6 +36,7 @@ class Relation:
     kind: RelationKind
     reference: tuple[Operation, ...] = ()
     candidate: tuple[Operation, ...] = ()
+    ambiguous: bool = field(default=False, kw_only=True)  # equal rows: other orders agree as well
 
     @property
     def text(self) -> str:
@@ -52,11 +53,12 @@ class Relation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data, from which `load_relation` builds it again."""
-        return {
+        stored: dict[str, Any] = {
             "kind": self.kind.value,
             "reference": [_store_operation(operation) for operation in self.reference],
             "candidate": [_store_operation(operation) for operation in self.candidate],
         }
+        return {**stored, "ambiguous": True} if self.ambiguous else stored
 
 
 class Prove(Protocol):

@@ -51,10 +51,12 @@ class RelationKind(str, Enum):
 
     LAYOUT = "layout"  # axes permuted, split or merged; order; fused, stacked, reshaped, repeated
     CAST = "cast"
-    SCALE = "scale"
+    SCALE = "scale"  # one factor for all elements, or for each place along an axis
+    SHIFT = "shift"  # one number added to all elements, or for each place along an axis: zero-centred norms
     FOLD = "fold"  # batch norm, weight norm, LoRA
     VOCAB = "vocab"  # rows added
     TIED = "tied"  # one tensor under two names
+    QUANTISED = "quantised"  # rounded to few levels for each group of elements, packed with their scales or not
     MASK = "mask"  # a boolean mask and the additive mask of the same places
 
 

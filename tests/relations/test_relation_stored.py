@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nndiff.errors import ReportError
-from nndiff.relations import load_relation, operations
+from nndiff.relations import load_relation, operations, stored
 from nndiff.relations.operations import (
     Arrange,
     AsMask,
@@ -31,6 +31,7 @@ from nndiff.relations.operations import (
     WeightNormGradient,
 )
 from nndiff.relations.relation import Relation
+from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
 from nndiff.tensors import MOST_AXES
 from nndiff.verdict import RelationKind
 
@@ -50,16 +51,20 @@ EXAMPLES = [
     WeightNorm((1, 2)),
     WeightNormGradient((1,)),
     AsMask(MaskForm.TRUE_MASKS),
+    Round("bfloat16"),
+    MultiplyAlong(0, (2.0, -1.0)),
+    Shift(-1.0),
+    ShiftAlong(1, (0.0, 1.0, -2.5)),
 ]
 
 
-def stored(*candidate, kind="layout", reference=()):
+def store(*candidate, kind="layout", reference=()):
     return {"kind": kind, "reference": list(reference), "candidate": list(candidate)}
 
 
 def test_every_operation_is_stored_and_read_back():
-    assert {type(example) for example in EXAMPLES} == set(operations.OPERATIONS)
-    assert len({operation.op for operation in operations.OPERATIONS}) == len(operations.OPERATIONS)
+    assert {type(example) for example in EXAMPLES} == set(stored.ALL_OPERATIONS)
+    assert len({operation.op for operation in stored.ALL_OPERATIONS}) == len(stored.ALL_OPERATIONS)
     for example in EXAMPLES:
         for relation in (
             Relation(RelationKind.LAYOUT, candidate=(example,)),
@@ -92,45 +97,52 @@ HOSTILE = {
     "a word": "layout",
     "nothing in it": {},
     "no sides": {"kind": "layout"},
-    "unknown kind": stored(kind="evil"),
-    "kind that is no word": stored(kind=["layout"]),
-    "kind that cannot be hashed": stored(kind={}),
+    "unknown kind": store(kind="evil"),
+    "kind that is no word": store(kind=["layout"]),
+    "kind that cannot be hashed": store(kind={}),
     "side that is no list": {"kind": "layout", "reference": {}, "candidate": []},
     "side that is a word": {"kind": "layout", "reference": "abc", "candidate": []},
-    "too many operations": stored(*[{"op": "flatten"}] * 17),
-    "operation that is no object": stored("flatten"),
-    "unknown operation": stored({"op": "__import__"}),
-    "operation of no name": stored({"op": None}),
-    "operation whose name cannot be hashed": stored({"op": []}),
-    "no shape": stored({"op": "reshape"}),
-    "shape of words": stored({"op": "reshape", "shape": ["2"]}),
-    "shape of truths": stored({"op": "reshape", "shape": [True]}),
-    "shape of fractions": stored({"op": "reshape", "shape": [2.0]}),
-    "negative shape": stored({"op": "reshape", "shape": [-1]}),
-    "deep shape": stored({"op": "reshape", "shape": [[[[2]]]]}),
-    "shape of many axes": stored({"op": "reshape", "shape": [1] * (MOST_AXES + 1)}),
-    "huge expansion": stored({"op": "expand", "shape": [1 << 20, 1 << 20]}),
-    "huge size": stored({"op": "expand", "shape": [1 << 40]}),
-    "size beyond machine words": stored({"op": "expand", "shape": [10**400]}),
-    "huge size beside none": stored({"op": "expand", "shape": [1 << 40, 0]}),
-    "axes twice": stored({"op": "permute", "axes": [0, 0]}),
-    "negative axis": stored({"op": "stack", "axis": -1}),
-    "axis beyond all": stored({"op": "concatenate", "axis": 1000}),
-    "axis of none": stored({"op": "concatenate", "axis": None}),
-    "places twice": stored({"op": "take", "axis": 0, "places": [1, 1]}),
-    "negative place": stored({"op": "take", "axis": 0, "places": [-1]}),
-    "places of none": stored({"op": "take", "axis": 0, "places": {"0": 1}}),
-    "order twice": stored({"op": "arrange", "order": [0, 0]}),
-    "slice backwards": stored({"op": "slice", "axis": 0, "start": 5, "stop": 2}),
-    "factor of nothing": stored({"op": "multiply", "factor": 0.0}),
-    "factor without end": stored({"op": "multiply", "factor": math.inf}),
-    "factor that is no number": stored({"op": "multiply", "factor": math.nan}),
-    "factor in words": stored({"op": "multiply", "factor": "2"}),
-    "factor of a truth": stored({"op": "multiply", "factor": True}),
-    "huge factor": stored({"op": "multiply", "factor": 10**400}),
-    "unknown form of mask": stored({"op": "mask", "form": "evil"}),
-    "form that cannot be hashed": stored({"op": "mask", "form": []}),
-    "control characters": stored({"op": "\x1b[2J"}),
+    "too many operations": store(*[{"op": "flatten"}] * 17),
+    "operation that is no object": store("flatten"),
+    "unknown operation": store({"op": "__import__"}),
+    "operation of no name": store({"op": None}),
+    "operation whose name cannot be hashed": store({"op": []}),
+    "no shape": store({"op": "reshape"}),
+    "shape of words": store({"op": "reshape", "shape": ["2"]}),
+    "shape of truths": store({"op": "reshape", "shape": [True]}),
+    "shape of fractions": store({"op": "reshape", "shape": [2.0]}),
+    "negative shape": store({"op": "reshape", "shape": [-1]}),
+    "deep shape": store({"op": "reshape", "shape": [[[[2]]]]}),
+    "shape of many axes": store({"op": "reshape", "shape": [1] * (MOST_AXES + 1)}),
+    "huge expansion": store({"op": "expand", "shape": [1 << 20, 1 << 20]}),
+    "huge size": store({"op": "expand", "shape": [1 << 40]}),
+    "size beyond machine words": store({"op": "expand", "shape": [10**400]}),
+    "huge size beside none": store({"op": "expand", "shape": [1 << 40, 0]}),
+    "axes twice": store({"op": "permute", "axes": [0, 0]}),
+    "negative axis": store({"op": "stack", "axis": -1}),
+    "axis beyond all": store({"op": "concatenate", "axis": 1000}),
+    "axis of none": store({"op": "concatenate", "axis": None}),
+    "places twice": store({"op": "take", "axis": 0, "places": [1, 1]}),
+    "negative place": store({"op": "take", "axis": 0, "places": [-1]}),
+    "places of none": store({"op": "take", "axis": 0, "places": {"0": 1}}),
+    "order twice": store({"op": "arrange", "order": [0, 0]}),
+    "slice backwards": store({"op": "slice", "axis": 0, "start": 5, "stop": 2}),
+    "factor of nothing": store({"op": "multiply", "factor": 0.0}),
+    "factor without end": store({"op": "multiply", "factor": math.inf}),
+    "factor that is no number": store({"op": "multiply", "factor": math.nan}),
+    "factor in words": store({"op": "multiply", "factor": "2"}),
+    "factor of a truth": store({"op": "multiply", "factor": True}),
+    "huge factor": store({"op": "multiply", "factor": 10**400}),
+    "unknown form of mask": store({"op": "mask", "form": "evil"}),
+    "form that cannot be hashed": store({"op": "mask", "form": []}),
+    "rounding to no type": store({"op": "round", "dtype": "float4"}),
+    "rounding to a list": store({"op": "round", "dtype": ["float16"]}),
+    "factors with nothing": store({"op": "multiply_along", "axis": 0, "factors": [1.0, 0.0]}),
+    "factors in words": store({"op": "multiply_along", "axis": 0, "factors": ["1"]}),
+    "shift by nothing": store({"op": "shift", "number": 0.0}),
+    "shifts without end": store({"op": "shift_along", "axis": 0, "numbers": [math.inf]}),
+    "shifts that are no list": store({"op": "shift_along", "axis": 0, "numbers": 1.0}),
+    "control characters": store({"op": "\x1b[2J"}),
 }
 
 
@@ -175,10 +187,10 @@ def test_an_operation_that_does_not_fit_raises_one_kind_of_error(example, arrays
 
 
 def test_limits_of_what_is_read():
-    assert len(load_relation(stored(*[{"op": "flatten"}] * 16)).candidate) == operations.MOST_OPERATIONS == 16
-    assert load_relation(stored({"op": "expand", "shape": [1 << 30]}))
+    assert len(load_relation(store(*[{"op": "flatten"}] * 16)).candidate) == operations.MOST_OPERATIONS == 16
+    assert load_relation(store({"op": "expand", "shape": [1 << 30]}))
     with pytest.raises(ReportError):
-        load_relation(stored({"op": "expand", "shape": [(1 << 30) + 1]}))
+        load_relation(store({"op": "expand", "shape": [(1 << 30) + 1]}))
     fields = operations.Fields("take", {"places": [0] * (operations.MOST_PLACES + 1)})
     with pytest.raises(ReportError):
         fields.read_integers("places", operations.MOST_ELEMENTS, operations.MOST_PLACES)

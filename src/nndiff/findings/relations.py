@@ -15,6 +15,8 @@ from nndiff.verdict import RelationKind
 _CAUSES = {
     RelationKind.CAST: Cause.CAST,
     RelationKind.SCALE: Cause.SCALED,
+    RelationKind.SHIFT: Cause.SHIFTED,
+    RelationKind.QUANTISED: Cause.QUANTISED,
     RelationKind.FOLD: Cause.FOLDED,
     RelationKind.VOCAB: Cause.VOCAB,
     RelationKind.TIED: Cause.TIED,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import fused, layout, mask, order, scale, weight_norm
+from nndiff.relations import cast, fused, layout, mask, order, scale, shift, vocab, weight_norm
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
-from nndiff.relations.operations import load_relation
 from nndiff.relations.proof import are_too_large, is_readable
 from nndiff.relations.relation import Operation, Prove, Relation
 from nndiff.relations.scale import read_factor
+from nndiff.relations.stored import load_relation
 from nndiff.relations.tied import prove_tied
 from nndiff.relations.weight_norm import prove_gradient
 from nndiff.tensors import TensorRef
 
 __all__ = [
     "FAMILIES",
+    "STORED_FAMILIES",
     "Operation",
     "Prove",
     "RelatedGroup",
@@ -39,7 +40,18 @@ __all__ = [
 ]
 
 # From sure to vague: the first that is proven is the relation.
-FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, order.prove, weight_norm.prove, fused.prove, scale.prove)
+FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, weight_norm.prove, fused.prove, scale.prove)
+# Of files, whose weights were not computed: exact where the operation is.
+STORED_FAMILIES: tuple[Prove, ...] = (
+    cast.prove,
+    layout.prove,
+    order.prove,
+    vocab.prove,
+    scale.prove_stored,
+    shift.prove,
+    weight_norm.prove,
+    fused.prove,
+)
 
 
 def prove(
@@ -48,6 +60,7 @@ def prove(
     atol: float,
     rtol: float,
     hints: Sequence[Relation] = (),
+    families: Sequence[Prove] = FAMILIES,
 ) -> Relation | None:
     """Return the relation between two tensors, or several and one, proven on every element at that tolerance.
 
@@ -56,7 +69,7 @@ def prove(
     """
     reference = (reference,) if isinstance(reference, TensorRef) else reference
     candidate = (candidate,) if isinstance(candidate, TensorRef) else candidate
-    for prove_family in FAMILIES:
+    for prove_family in families:
         relation = prove_family(reference, candidate, atol, rtol, hints)
         if relation is not None:
             return relation

@@ -1,4 +1,4 @@
-"""The operations that relations are made of, and how stored relations, which may be hostile, are read back."""
+"""The operations that relations are made of, and how their stored fields, which may be hostile, are read back."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nndiff.errors import ReportError
-from nndiff.relations.relation import Array, Operation, Relation
+from nndiff.relations.relation import Array
 from nndiff.tensors import MOST_AXES, Shape
 from nndiff.text import printable
-from nndiff.verdict import RelationKind
 
 # What a stored relation may ask for: a saved result is a file from outside.
 MOST_OPERATIONS = 16  # per side; the longest proven relation has 5
 MOST_ELEMENTS = 1 << 30  # of a shape: no relation is proven for a tensor nearly as large
 MOST_PLACES = 1 << 24  # along an axis: as many as the largest tensor whose axes are rearranged has elements
 
+MOST_ROOT = 128  # factors up to which a square root is named: the root of 16,384, of the widest layer
 MASKED_BELOW = -1e4  # the weakest additive mask in use: -10000 of BERT; others take -inf or the dtype's minimum
 
 
@@ -87,6 +87,37 @@ class Fields:
         if not isinstance(number, float) or not math.isfinite(number) or number == 0:
             raise self.fail(name, "a finite number other than 0")
         return number
+
+    def read_numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of finite numbers."""
+        numbers = self.stored.get(name)
+        if not isinstance(numbers, list) or len(numbers) > MOST_PLACES:
+            raise self.fail(name, f"a list of at most {MOST_PLACES} numbers")
+        for number in numbers:
+            if not isinstance(number, float) or not math.isfinite(number):
+                raise self.fail(name, "a list of finite numbers")
+        return tuple(numbers)
+
+    def read_factors(self, name: str) -> tuple[float, ...]:
+        """Return a list of finite numbers other than zero."""
+        factors = self.read_numbers(name)
+        if 0.0 in factors:
+            raise self.fail(name, "a list of numbers other than 0")
+        return factors
+
+    def read_word(self, name: str, words: Sequence[str]) -> str:
+        """Return one of some words."""
+        word = self.stored.get(name)
+        if not isinstance(word, str) or word not in words:
+            raise self.fail(name, "one of " + ", ".join(words))
+        return word
+
+    def read_flag(self, name: str) -> bool:
+        """Return True or False."""
+        flag = self.stored.get(name)
+        if not isinstance(flag, bool):
+            raise self.fail(name, "true or false")
+        return flag
 
 
 @dataclass(frozen=True)
@@ -339,7 +370,7 @@ class Multiply:
     @property
     def text(self) -> str:
         """Return it as a person would write it."""
-        return f"multiply by {self.factor:.6g}"
+        return f"multiply by {describe_factor(self.factor)}"
 
     def apply(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the arrays after it, in float64 or complex128."""
@@ -437,6 +468,23 @@ def widen(array: Array) -> Array:
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
+def describe_factor(factor: float) -> str:
+    """Return a factor for a text; what is the root of a whole number, or one over it, by that name too."""
+    size = abs(factor)
+    for root, kind in ((size, ""), (1 / size, "1/")):
+        square = round(root * root) if 1 < root < MOST_ROOT else 0
+        if square and math.isqrt(square) ** 2 != square and size in list_roots(square):
+            return f"{factor:.6g} = {'-' if factor < 0 else ''}{kind}sqrt({square})"
+    return f"{factor:.6g}"
+
+
+def list_roots(square: int) -> list[float]:
+    """Return the root of a number and one over it, as float64 and float32 have them."""
+    root = math.sqrt(square)
+    single = float(np.float32(root))
+    return [root, single, 1 / root, float(np.float32(1 / root)), 1 / single]
+
+
 def split_direction(direction: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the length of a direction over some axes, never 0, and its unit vectors."""
     length = np.sqrt(np.sum(np.square(np.abs(direction)), axis=axes, keepdims=True))
@@ -466,34 +514,3 @@ OPERATIONS: tuple[Any, ...] = (
     WeightNormGradient,
     AsMask,
 )
-
-
-def load_relation(data: object) -> Relation:
-    """Return a stored relation; raise ReportError for anything that nndiff would not have stored."""
-    if not isinstance(data, dict):
-        raise ReportError(f"a stored relation is damaged: it is a {type(data).__name__}, expected an object")
-    kinds = {kind.value: kind for kind in RelationKind}
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise ReportError(f"a stored relation is of the unknown kind {describe_value(kind)}")
-    sides: list[tuple[Operation, ...]] = []
-    for side in ("reference", "candidate"):
-        operations = data.get(side)
-        if not isinstance(operations, list) or len(operations) > MOST_OPERATIONS:
-            raise ReportError(
-                f"a stored relation is damaged: {side!r} is no list of at most {MOST_OPERATIONS} operations"
-            )
-        sides.append(tuple(_load_operation(stored) for stored in operations))
-    ambiguous = data.get("ambiguous", False)
-    if not isinstance(ambiguous, bool):
-        raise ReportError(f"a stored relation is damaged: 'ambiguous' is {describe_value(ambiguous)}, expected a bool")
-    return Relation(kinds[kind], *sides, ambiguous=ambiguous)
-
-
-def _load_operation(stored: object) -> Operation:
-    classes = {operation.op: operation for operation in OPERATIONS}
-    op = stored.get("op") if isinstance(stored, dict) else None
-    if not isinstance(stored, dict) or not isinstance(op, str) or op not in classes:
-        raise ReportError(f"a stored relation has the unknown operation {describe_value(op)}")
-    operation: Operation = classes[op].load(Fields(op, stored))
-    return operation

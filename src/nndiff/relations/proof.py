@@ -13,6 +13,7 @@ from nndiff.relations.relation import Array, Relation
 from nndiff.stats import Job
 from nndiff.stats.engine import get_engine
 from nndiff.tensors import MemoryData, Shape, TensorRef
+from nndiff.verdict import RelationKind
 
 LARGEST_TENSOR = 1 << 24  # elements of one tensor: both sides are held in memory while ways are tried
 LARGEST_MOVED = 1 << 26  # elements of a tensor that is only rearranged: 256 MB in float32, widened in blocks
@@ -110,6 +111,17 @@ def agree_after(
     except ValueError:
         return False
     return agree(*sides, atol, rtol)
+
+
+def confirm_hint(
+    kind: RelationKind, reference: TensorRef, candidate: TensorRef, hints: Sequence[Relation]
+) -> Relation | None:
+    """Return the hint of a kind after which two tensors are equal but for the last digits of float64; None if none."""
+    chosen = [hint for hint in hints if hint.kind is kind]
+    if not chosen or not is_readable(reference) or not is_readable(candidate):
+        return None
+    sides = [read_array(reference)], [read_array(candidate)]
+    return next((hint for hint in chosen if agree_after(hint, *sides, 0.0, STATS_ROUNDING)), None)
 
 
 def is_telling(array: Array, atol: float, rtol: float) -> bool:

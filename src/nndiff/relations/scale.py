@@ -1,4 +1,4 @@
-"""Scale: the candidate is the reference times one factor: a scaled loss, a mean for a sum, a gradient counted twice."""
+"""Scale: one side is the other times a factor: a scaled loss, a folded root of a size, a sign, one for each channel."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nndiff.relations.along import find_directed_numbers, make_relation
+from nndiff.relations.cast import is_rounded_float
 from nndiff.relations.operations import Multiply, widen
 from nndiff.relations.proof import (
     SAMPLED,
     STATS_ROUNDING,
     agree_after,
     agree_in_sample,
+    confirm_hint,
     is_readable,
     is_telling,
     read_array,
     read_places,
     sample_places,
 )
-from nndiff.relations.relation import Array, Relation
+from nndiff.relations.relation import Array, Operation, Relation
+from nndiff.relations.rounding import bound_preimages
+from nndiff.relations.value_operations import MultiplyAlong
 from nndiff.tensors import TensorRef
 from nndiff.verdict import RelationKind
 
@@ -57,6 +62,53 @@ def prove(
         return None
     relation = Relation(RelationKind.SCALE, candidate=(Multiply(1 / factor),))
     return relation if agree_after(relation, [reference_array], [candidate_array], atol, rtol) else None
+
+
+def prove_stored(
+    reference: Sequence[TensorRef],
+    candidate: Sequence[TensorRef],
+    atol: float,
+    rtol: float,
+    hints: Sequence[Relation] = (),
+) -> Relation | None:
+    """Return the factor of all elements, or those along an axis, that give one side from the other but for rounding.
+
+    Weights of files are not computed anew, so that each element must be the product, rounded once: no tolerance takes
+    part. Elements that are all alike only confirm a hint.
+    """
+    if len(reference) != 1 or len(candidate) != 1 or reference[0].shape != candidate[0].shape:
+        return None
+    if not all(is_rounded_float(tensor) for tensor in (*reference, *candidate)):
+        return None
+    known = confirm_hint(RelationKind.SCALE, reference[0], candidate[0], hints)
+    if known is not None:
+        return known
+    directed = find_directed_numbers(reference[0], candidate[0], bound_factor, np.multiply, 1.0, measure_sizes)
+    if directed is None or not all(directed[0].numbers):
+        return None
+    numbers, on_reference = directed
+    single = numbers.numbers[0]
+    factors: Operation = Multiply(single) if numbers.axis is None else MultiplyAlong(numbers.axis, numbers.numbers)
+    return make_relation(RelationKind.SCALE, factors, numbers, on_reference)
+
+
+def bound_factor(elements: Array, values: Array, dtype: str) -> tuple[Array, Array]:
+    """Return between which factors those lie that, multiplied with elements, are rounded to values."""
+    wide = elements.astype(np.float64)
+    bounds = np.sort([bound / wide for bound in bound_preimages(values, dtype)], axis=0)
+    same = (np.isnan(elements) & np.isnan(values)) | ((elements == 0) & (values == 0))
+    possible = np.isfinite(elements) & np.isfinite(values) & (elements != 0)
+    low = np.where(possible, bounds[0], np.where(same, -np.inf, np.inf))
+    high = np.where(possible, bounds[1], np.where(same, np.inf, -np.inf))
+    infinite = np.isinf(elements) & np.isinf(values)
+    sign = np.sign(elements) * np.sign(values)
+    low = np.where(infinite, np.where(sign > 0, 0.0, -np.inf), low)
+    return low, np.where(infinite, np.where(sign > 0, np.inf, 0.0), high)
+
+
+def measure_sizes(elements: Array) -> Array:
+    """Return the moduli of elements, NaN in place of those that fit any factor."""
+    return np.where(np.isfinite(elements) & (elements != 0), np.abs(elements), np.nan)
 
 
 def may_be_scaled(reference: TensorRef, candidate: TensorRef, atol: float, rtol: float) -> bool:
@@ -119,10 +171,13 @@ def statistics_exclude_factor(reference: TensorRef, candidate: TensorRef, atol: 
 
 
 def read_factor(relation: Relation) -> float | None:
-    """Return what the reference is multiplied with; None if the relation is no scale."""
+    """Return what the reference is multiplied with; None if the relation is no scale, or has several factors."""
     if relation.kind is not RelationKind.SCALE:
         return None
     for operation in relation.candidate:
         if isinstance(operation, Multiply):
             return 1 / operation.factor
+    for operation in relation.reference:
+        if isinstance(operation, Multiply):
+            return operation.factor
     return None

@@ -18,7 +18,7 @@ FLOORS = (
     "align relations models",
     "plan judge rejudge settings",
     "diagnosis findings runs",
-    "comparison proofs batches modes verification",
+    "comparison checkpoints proofs batches modes verification",
     "reports",
     "api integrations",
     "commands demo",

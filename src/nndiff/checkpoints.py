@@ -9,7 +9,7 @@ from nndiff import relations
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.plan import Plan
 from nndiff.proofs import RelatedTensors, apply_relation, make_related_pair, pair_tied
-from nndiff.result import CANDIDATE, REFERENCE, Leftover, Rules
+from nndiff.result import Leftover, Rules
 from nndiff.tensors import Shape, TensorRef
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
@@ -52,13 +52,9 @@ class CheckpointSearch:
     def prove_groups(self, related: RelatedTensors) -> None:
         """Pair groups that alignment found by content, and those that belong together by their place in the model."""
         plan = self._plan
-        for group in plan.alignment.groups:
+        for group in getattr(plan.alignment, "groups", ()):
             reference = [plan.reference.tensors[name] for name in group.reference]
             candidate = [plan.candidate.tensors[name] for name in group.candidate]
-            self._prove_group(related, reference, candidate)
-        free = related.list_free(REFERENCE, plan.reference), related.list_free(CANDIDATE, plan.candidate)
-        differing = [site for site in related.pairs if not site.passed and site.pair.related is None]
-        for reference, candidate in relations.find_groups(*free, [site.tensors for site in differing]):
             self._prove_group(related, reference, candidate)
 
     def _prove_group(
@@ -84,7 +80,7 @@ class CheckpointSearch:
     ) -> relations.Relation | None:
         shapes = tuple(tensor.shape for tensor in (*reference, *candidate))
         hints = self._hints.setdefault(shapes, [])
-        relation = relations.prove_stored(reference, candidate, atol, rtol, hints)
+        relation = relations.prove(reference, candidate, atol, rtol, hints, relations.STORED_FAMILIES)
         if relation is not None and relation not in hints and len(hints) < MOST_HINTS:
             hints.append(relation)
         return relation

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nndiff.align import FusedMatch, Match, Rename
+from nndiff.checkpoints import relate_checkpoints
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.files import unchanged
 from nndiff.judge import judge_candidate, judge_numbers, parse_accept, parse_judge
@@ -314,6 +315,8 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     judged = [site.pair for site in pairs]
     judgement = judge_candidate(judged, leftovers, rules, reference, candidate, plan.settings)
     if not plan.recorded:
+        from nndiff.findings.checkpoints import explain_checkpoints  # what only files need
+
         findings = tuple(explain_checkpoints(plan, pairs, leftovers))
         return _Part(reference, candidate, judged, leftovers, judgement, None, findings, notes, plan.settings)
     from nndiff.findings import explain_candidate  # what only recordings need

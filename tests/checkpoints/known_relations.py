@@ -450,7 +450,9 @@ def weight_norm_parametrised() -> Sides:
 def weight_norm_old_names() -> Sides:
     reference, normed = weight_norm_sides()
     return reference, rename(
-        normed, (r"parametrizations\.weight\.original0", "weight_g"), (r"parametrizations\.weight\.original1", "weight_v")
+        normed,
+        (r"parametrizations\.weight\.original0", "weight_g"),
+        (r"parametrizations\.weight\.original1", "weight_v"),
     )
 
 

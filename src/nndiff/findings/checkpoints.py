@@ -7,30 +7,35 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.findings.causes import Cause
+from nndiff.findings.config_files import find_changed_settings
+from nndiff.findings.relation_wording import describe_relation
 from nndiff.names import without_numbers
 from nndiff.plan import Plan
 from nndiff.relations import Relation
-from nndiff.relations.checkpoint_forms import describe_relation
-from nndiff.result import JOINT, Finding, Leftover
+from nndiff.result import JOINT, Finding, Leftover, Method
 from nndiff.text import first_few
 
+BY_CONTENT = (Method.CONTENT,)
 MOST_PATTERNS = 3  # patterns of names that a finding spells out
 
 
 def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover]) -> Iterator[Finding]:
     """Yield what is known of two checkpoints beside their numbers, the most telling first."""
     everything = [*plan.reference.tensors]
-    yield from find_relations(pairs, everything)
+    yield from find_relations(plan, pairs, everything)
     yield from find_renamed(pairs, everything)
+    yield from find_changed_settings(plan.settings)
 
 
-def find_relations(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterator[Finding]:
+def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterator[Finding]:
     """Yield one finding for each relation that was proven, with all the tensors it holds for."""
     groups: dict[tuple[Cause, str], list[SitePair]] = {}
     for site in pairs:
         related = site.pair.related
         if related is not None and isinstance(related.relation, Relation):
-            groups.setdefault(describe_relation(related.relation, site.pair), []).append(site)
+            reference = [plan.reference.tensors[name] for name in site.pair.reference_name.split(JOINT)]
+            candidate = [plan.candidate.tensors[name] for name in site.pair.candidate_name.split(JOINT)]
+            groups.setdefault(describe_relation(related.relation, reference, candidate), []).append(site)
     for (cause, what), sites in groups.items():
         related = sites[0].pair.related
         assert related is not None
@@ -49,7 +54,7 @@ def find_relations(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iter
 
 def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterator[Finding]:
     """Yield which tensors go by other names, where names did not pair them."""
-    renamed = [site for site in pairs if site.pair.method.reads_content]
+    renamed = [site for site in pairs if site.pair.method in BY_CONTENT]
     if not renamed:
         return
     patterns: dict[tuple[str, str], None] = {}

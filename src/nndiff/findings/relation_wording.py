@@ -1,0 +1,131 @@
+"""Relations of checkpoints in words: the cause of each and one sentence that says what was done, with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nndiff.findings.causes import Cause
+from nndiff.relations import Relation
+from nndiff.relations.forms import Form, LayoutForm, describe_layout
+from nndiff.relations.operations import Multiply, WeightNorm
+from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
+from nndiff.tensors import TensorRef
+from nndiff.verdict import RelationKind
+
+_CAUSES_OF_FORMS = {
+    Form.TRANSPOSED: Cause.TRANSPOSED,
+    Form.AXES_PERMUTED: Cause.AXES_PERMUTED,
+    Form.RESHAPED: Cause.RESHAPED,
+    Form.REPEATED: Cause.BROADCAST,
+    Form.ROPE_TO_HALVES: Cause.ROPE_LAYOUT,
+    Form.ROPE_TO_INTERLEAVED: Cause.ROPE_LAYOUT,
+    Form.HEAD_ORDER: Cause.HEAD_ORDER,
+    Form.BLOCK_ORDER: Cause.HEAD_ORDER,
+    Form.GATE_ORDER: Cause.GATE_ORDER,
+    Form.HALVES_SWAPPED: Cause.HALVES_SWAPPED,
+    Form.CHANNELS_REVERSED: Cause.CHANNEL_ORDER,
+    Form.FLATTEN_ORDER: Cause.FLATTEN_ORDER,
+    Form.CONCATENATED: Cause.FUSED,
+    Form.PER_HEAD: Cause.FUSED,
+    Form.PER_GROUP: Cause.FUSED,
+    Form.STACKED: Cause.FUSED,
+    Form.SHARDED: Cause.FUSED,
+}
+_CAUSES_OF_KINDS = {
+    RelationKind.CAST: Cause.CAST,
+    RelationKind.SCALE: Cause.SCALED,
+    RelationKind.SHIFT: Cause.SHIFTED,
+    RelationKind.FOLD: Cause.FOLDED,
+    RelationKind.VOCAB: Cause.VOCAB,
+    RelationKind.TIED: Cause.TIED,
+    RelationKind.MASK: Cause.MASK,
+    RelationKind.QUANTISED: Cause.QUANTISED,
+}
+
+
+def describe_relation(
+    relation: Relation, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]
+) -> tuple[Cause, str]:
+    """Return the cause that a relation is told as, and a sentence without the tensors' names."""
+    if relation.kind is RelationKind.LAYOUT:
+        shapes = [tensor.shape for tensor in reference], [tensor.shape for tensor in candidate]
+        form = describe_layout(relation, *shapes, [tensor.name for tensor in reference])
+        return _CAUSES_OF_FORMS.get(form.form, Cause.ROWS_PERMUTED), describe_form(form, relation)
+    operations = (*relation.reference, *relation.candidate)
+    cause = _CAUSES_OF_KINDS[relation.kind]
+    for operation in operations:
+        match operation:
+            case Round():
+                return cause, f"rounded to {operation.dtype} in the {_name_other_side(relation)}"
+            case WeightNorm():
+                return Cause.WEIGHT_NORM, "equal once weight norm is applied"
+            case Multiply() | MultiplyAlong():
+                return cause, f"scaled: {operation.text} on the {_name_side(relation)}'s side gives the other"
+            case Shift() | ShiftAlong():
+                return cause, f"shifted: {operation.text} on the {_name_side(relation)}'s side gives the other"
+    return cause, f"{cause.description}: {relation.text}"
+
+
+def _name_side(relation: Relation) -> str:
+    return "candidate" if relation.candidate else "reference"
+
+
+def _name_other_side(relation: Relation) -> str:
+    return "reference" if relation.candidate else "candidate"
+
+
+def describe_form(form: LayoutForm, relation: Relation) -> str:
+    """Return one sentence on a layout, from the reference to the candidate."""
+    heads = f"{form.heads} heads of {form.head_dim}"
+    also = " and transposed" if form.transposed else ""
+    match form.form:
+        case Form.TRANSPOSED:
+            return "transposed"
+        case Form.AXES_PERMUTED:
+            return f"axes in another order: {relation.text} gives the reference"
+        case Form.ROPE_TO_HALVES:
+            return f"rows permuted from interleaved to rotate-half RoPE ({heads}){also}"
+        case Form.ROPE_TO_INTERLEAVED:
+            return f"rows permuted from rotate-half to interleaved RoPE ({heads}){also}"
+        case Form.HEAD_ORDER:
+            return f"heads in the order {_list_order(form)} ({heads}){also}"
+        case Form.BLOCK_ORDER:
+            return f"blocks of {form.block} in the order {_list_order(form)} along axis {form.axis}{also}"
+        case Form.GATE_ORDER:
+            return f"gates in the order {_list_order(form)}{also}"
+        case Form.HALVES_SWAPPED:
+            return f"the two halves are swapped along axis {form.axis}{also}"
+        case Form.CHANNELS_REVERSED:
+            return f"channels reversed along axis {form.axis}, as RGB against BGR{also}"
+        case Form.FLATTEN_ORDER:
+            sizes = " x ".join(str(size) for size in form.sizes)
+            return f"columns flattened in another order: {sizes} with axes {form.order}{also}"
+    return _describe_fused(form) if form.form in _FUSED_WORDS else f"{form.form.value}{also}: {relation.text}"
+
+
+_FUSED_WORDS = {
+    Form.CONCATENATED: "concatenated",
+    Form.PER_HEAD: "interleaved head by head",
+    Form.PER_GROUP: "interleaved group by group",
+    Form.STACKED: "stacked",
+    Form.SHARDED: "joined from shards",
+    Form.INTERLEAVED: "interleaved row by row",
+}
+
+
+def _describe_fused(form: LayoutForm) -> str:
+    """Return how parts lie in a whole."""
+    how = _FUSED_WORDS[form.form] + (f" along axis {form.axis}" if form.axis else "")
+    if form.order and list(form.order) != sorted(form.order):
+        how += f" in the order {_list_order(form)}"
+    if form.groups:
+        how += f", {form.groups} groups of {' + '.join(str(rows) for rows in form.rows)} rows"
+    if form.transposed:
+        how += ", each transposed"
+    if form.inner is not None:
+        how += f"; {len(form.inner_parts)} of the parts: {form.inner.form.value}"
+    return f"one tensor of the reference holds several of the candidate, {how}" if form.split else f"fused: {how}"
+
+
+def _list_order(form: LayoutForm) -> str:
+    return ", ".join(str(place) for place in form.order[:8]) + (", ..." if len(form.order) > 8 else "")

@@ -22,10 +22,11 @@ def relate_checkpoints(
 ) -> RelatedTensors:
     """Prove how pairs that differ are related, and pair what is left by relations of several tensors."""
     search = CheckpointSearch(plan, tolerance, rules)
-    related = RelatedTensors([search.prove_pair(site) for site in pairs], list(leftovers))
+    related = RelatedTensors(list(pairs), list(leftovers))
     if any(leftover.counts for leftover in leftovers):
         pair_tied(plan, related, tolerance, rules)
-        search.prove_groups(related)
+        search.prove_groups(related)  # first: a weight into which a norm is folded is also one scaled by channels
+    related.pairs = [search.prove_pair(site) for site in related.pairs]
     return related
 
 

@@ -59,10 +59,12 @@ def describe_relation(
                 return cause, f"rounded to {operation.dtype} in the {_name_other_side(relation)}"
             case WeightNorm():
                 return Cause.WEIGHT_NORM, "equal once weight norm is applied"
-            case Multiply() | MultiplyAlong():
-                return cause, f"scaled: {operation.text} on the {_name_side(relation)}'s side gives the other"
-            case Shift() | ShiftAlong():
-                return cause, f"shifted: {operation.text} on the {_name_side(relation)}'s side gives the other"
+            case MultiplyAlong():
+                return cause, f"scaled by one factor for each place along axis {operation.axis}"
+            case ShiftAlong():
+                return cause, f"shifted by one number for each place along axis {operation.axis}"
+            case Multiply() | Shift():
+                return cause, f"{operation.text} on the {_name_side(relation)}'s side gives the other"
     return cause, f"{cause.description}: {relation.text}"
 
 

@@ -28,7 +28,7 @@ from nndiff.result_json import Rate
 from nndiff.tensors import Slot
 from nndiff.text import counted, plural, printable
 from nndiff.tolerance import format_options
-from nndiff.verdict import Judge, Outcome, Verdict
+from nndiff.verdict import Judge, Outcome, RelationKind, Verdict
 
 _UNITS = {
     "forward": "layer",
@@ -79,6 +79,9 @@ def headline(comparison: Comparison) -> str:
 
 def _describe_tensors(comparison: Comparison) -> str:
     """Say how many tensors agree."""
+    explained = _describe_relations(comparison)
+    if explained:
+        return explained
     several = len(comparison.candidates) > 1
     unit = "pair" if several else "tensor"
     alone = [item for item in comparison.leftovers if item.counts and item.reason is not LeftoverReason.UNREACHED]
@@ -95,6 +98,56 @@ def _describe_tensors(comparison: Comparison) -> str:
         return story
     failed = sum(judgement.outcome.exit_code != 0 for judgement in comparison.judgements.values())
     return f"{failed} of {len(comparison.candidates)} candidates differ; {story}"
+
+
+_KIND_WORDS = {
+    RelationKind.LAYOUT: "other layout",
+    RelationKind.CAST: "rounded",
+    RelationKind.FOLD: "folded",
+    RelationKind.VOCAB: "other vocabulary",
+    RelationKind.SCALE: "scaled",
+    RelationKind.SHIFT: "shifted",
+    RelationKind.QUANTISED: "quantised",
+}
+_CAUSE_WORDS = {
+    "rope-layout": "permuted for RoPE",
+    "axes-permuted": "with axes permuted",
+    "head-order": "with blocks in another order",
+    "channel-order": "with channels reversed",
+    "flatten-order": "flattened in another order",
+    "gate-order": "with gates in another order",
+    "halves-swapped": "with halves swapped",
+    "rows-permuted": "with rows permuted",
+    "batch-norm-folded": "with batch norm folded",
+    "weight-norm": "with weight norm",
+    "lora": "with LoRA merged",
+    "vocab": "with rows added",
+    "cast": "rounded",
+}
+
+
+def _describe_relations(comparison: Comparison) -> str:
+    """Say that all tensors are the same once proven relations are applied; nothing where one is unexplained.
+
+    `same weights, other layout: 290 of 290 explained (48 permuted for RoPE, 24 fused)`
+    """
+    kinds: dict[str, None] = {}
+    for pair in comparison.pairs:
+        if pair.related is not None and pair.related.relation.kind in _KIND_WORDS:
+            kinds[_KIND_WORDS[pair.related.relation.kind]] = None
+        elif not pair.verdict.passed:
+            return ""
+    settings = any(setting.changes_network for setting in comparison.settings)
+    alone = any(leftover.counts for leftover in comparison.leftovers)
+    if not kinds or comparison.kind != "checkpoint" or len(comparison.candidates) > 1 or settings or alone:
+        return ""
+    counts = Counter[str]()
+    for finding in comparison.findings:
+        if finding.cause not in ("renamed", "tied"):
+            counts[_CAUSE_WORDS.get(finding.cause, finding.cause)] += len(finding.where)
+    detail = ", ".join(f"{number:,} {words}" for words, number in counts.most_common())
+    total = len(comparison.pairs)
+    return f"same weights, {' and '.join(kinds)}: {total:,} of {total:,} explained ({detail})"
 
 
 def _list_differences(totals: Totals, unit: str) -> list[str]:

@@ -161,9 +161,13 @@ def test_constants_lie_in_their_own_order_or_as_a_hint_says():
     noisy = dealt + np.float32(1e-7)
     assert found(biases, noisy) is None  # single numbers are found in every permutation
     assert found(biases, np.random.default_rng(0).permutation(dealt)) is None
-    assert hint.candidate != ()
+    check(found(biases, noisy, hints=[hint]), biases, [noisy])
     constants = [np.zeros(8, np.float32), np.ones(8, np.float32), np.zeros(8, np.float32)]
-    assert found(constants, np.concatenate(constants)[INTERLEAVED]) is None
+    dealt = np.concatenate(constants)[INTERLEAVED]
+    assert found(constants, dealt) is None
+    check(found(constants, dealt, hints=[hint]), constants, [dealt])
+    dealt[0] += 1e-3
+    assert found(constants, dealt, hints=[hint]) is None
 
 
 def test_rows_that_rounding_mixes_up_are_told_apart():

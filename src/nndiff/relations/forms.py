@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from nndiff.relations.axis_search import divisors
 from nndiff.relations.operations import Arrange, Concatenate, Expand, Permute, Reshape, Stack, Take
 from nndiff.relations.order import read_order
-from nndiff.relations.permutation import Factor, Places, factor_permutation, read_axis_order, split_permutation
+from nndiff.relations.permutation import Factor, Places, factor_permutation, read_axis_order
 from nndiff.relations.relation import Operation, Relation
 from nndiff.tensors import Shape
 
@@ -170,16 +169,13 @@ def split_orders(operations: Sequence[Operation], shape: Shape) -> list[tuple[in
 
 def describe_order(places: Places, axis: int, ndim: int, name: str) -> LayoutForm:
     """Return the name of the order of places that makes the candidate's slices the reference's."""
-    gates = find_gates(places) if RECURRENT.search(name) else ()
-    if gates:
-        return LayoutForm(Form.GATE_ORDER, axis=axis, order=gates, block=len(places) // len(gates))
     factors = factor_permutation(places)
     rotated = find_rotation(places, factors, name)
     if rotated is not None:
         return merge_forms(LayoutForm(rotated.form, axis=axis), rotated)
     moved = [factor for factor in factors if not factor.is_kept]
     if len(moved) == 1 and moved[0].places is None:
-        return describe_axis_order(moved[0], factors, axis, ndim)
+        return describe_axis_order(moved[0], factors, axis, ndim, len(places))
     if len(moved) == 1 and (len(factors) > 1 or len(places) <= 4):
         block_form = describe_blocks(moved[0], factors, axis, name)
         if block_form is not None:
@@ -187,15 +183,6 @@ def describe_order(places: Places, axis: int, ndim: int, name: str) -> LayoutFor
     if ndim > 2:
         return LayoutForm(Form.SLICES_PERMUTED, axis=axis)
     return LayoutForm(Form.COLUMNS_PERMUTED if axis == 1 else Form.ROWS_PERMUTED, axis=axis)
-
-
-def find_gates(places: Places) -> tuple[int, ...]:
-    """Return the order of the four gates of an LSTM or the three of a GRU; empty if the places are none of gates."""
-    for count in (4, 3):
-        split = split_permutation(places, len(places) // count) if len(places) % count == 0 else None
-        if split is not None and np.array_equal(split[1], np.arange(len(places) // count)):
-            return invert_places(split[0].tolist())
-    return ()
 
 
 def find_rotation(places: Places, factors: Sequence[Factor], name: str) -> LayoutForm | None:
@@ -240,7 +227,7 @@ def find_rotated_region(places: Places) -> tuple[int, int] | None:
     return outer, inner
 
 
-def describe_axis_order(moved: Factor, factors: Sequence[Factor], axis: int, ndim: int) -> LayoutForm:
+def describe_axis_order(moved: Factor, factors: Sequence[Factor], axis: int, ndim: int, length: int) -> LayoutForm:
     """Return the name of an order that comes of splitting an axis and permuting what it is split into."""
     if moved.axes == (1, 0) and 2 in moved.sizes and len(factors) == 1:
         form = Form.DEINTERLEAVED if moved.sizes[0] == 2 else Form.INTERLEAVED
@@ -261,6 +248,8 @@ def describe_blocks(moved: Factor, factors: Sequence[Factor], axis: int, name: s
         return merge_forms(found, LayoutForm(Form.CHANNELS_REVERSED))
     if order == (1, 0) and block > 1:
         return merge_forms(found, LayoutForm(Form.HALVES_SWAPPED))
+    if len(order) in (3, 4) and block > 1 and RECURRENT.search(name):
+        return merge_forms(found, LayoutForm(Form.GATE_ORDER))
     if block > 1 and ATTENTION.search(name):
         heads = LayoutForm(Form.HEAD_ORDER, heads=len(order) * groups, head_dim=block)
         return merge_forms(found, heads)
@@ -300,18 +289,23 @@ def describe_fused(
         form = Form.STACKED if prepare else Form.SHARDED if is_one_name else Form.CONCATENATED
         return merge_forms(known, LayoutForm(form))
     lengths = [(shape[::-1] if transposed else shape)[join.axis] for shape in part_shapes]
-    return merge_forms(replace(known, order=()), describe_dealt(places, lengths, split, names))
+    return merge_forms(known_without_order(known), describe_dealt(places, lengths, split, names))
+
+
+def known_without_order(known: LayoutForm) -> LayoutForm:
+    """Return what is known of parts whose rows are dealt out: the order of parts is that within a group."""
+    return LayoutForm(
+        known.form, axis=known.axis, transposed=known.transposed, split=known.split, ambiguous=known.ambiguous
+    )
 
 
 def describe_dealt(places: Places, lengths: Sequence[int], split: bool, names: Sequence[str]) -> LayoutForm:
     """Return how the rows of parts are dealt out in a whole: in how many groups, how many of each part in a group."""
     owners = np.empty(len(places), np.intp)
     owners[places] = np.repeat(np.arange(len(lengths)), lengths)
-    groups = 1
-    for groups in reversed(divisors(math.gcd(*lengths))):
-        by_group = owners.reshape(groups, -1)
-        if np.array_equal(by_group, np.broadcast_to(by_group[0], by_group.shape)):
-            break
+    groups = math.gcd(*lengths)
+    while groups > 1 and (len(places) % groups or np.ptp(owners.reshape(groups, -1), axis=0).any()):
+        groups = next(number for number in range(groups - 1, 0, -1) if math.gcd(*lengths) % number == 0)
     period = owners[: len(places) // groups]
     starts = np.flatnonzero(np.diff(period, prepend=-1))
     order = tuple(period[starts].tolist())

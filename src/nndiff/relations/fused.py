@@ -127,6 +127,9 @@ def prove(
     for hint in hints:
         if hint.kind is RelationKind.LAYOUT and agree_after(hint, *sides, atol, rtol):
             return hint
+        relation = follow_places(hint, whole.shape, arrangements, whole_in_reference)
+        if relation is not None and agree_after(relation, *sides, atol, rtol):
+            return relation
     telling = is_telling(whole_array, atol, rtol)
     for find in (find_order, find_places):
         for arrangement in arrangements:
@@ -134,6 +137,17 @@ def prove(
             relation = find(search)
             if relation is not None and (telling or is_natural(relation)):
                 return relation
+    return None
+
+
+def follow_places(
+    hint: Relation, whole: Shape, arrangements: Sequence[Arrangement], whole_in_reference: bool
+) -> Relation | None:
+    """Return the places of a proven relation in a whole of another shape: the bias of a layer whose weight is known."""
+    places = read_order(hint.reference if whole_in_reference else hint.candidate)
+    for arrangement in arrangements:
+        if places is not None and not arrangement.prepare and whole[arrangement.join.axis] == len(places):
+            return arrangement.build_relation(whole_in_reference, whole, places=places.tolist())
     return None
 
 

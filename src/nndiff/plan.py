@@ -13,6 +13,7 @@ import numpy as np
 from nndiff.align import Alignment, Hint, Match, Rename, align
 from nndiff.errors import ModelError, UsageError
 from nndiff.names import matches_any, natural_key, selected
+from nndiff.relations.buffers import is_derived
 from nndiff.result import CANDIDATE, REFERENCE, Leftover, LeftoverReason, Note, NoteSlug, SettingDifference
 from nndiff.settings import compare_settings, note_harmless_settings
 from nndiff.sources import Source, open_source
@@ -77,7 +78,10 @@ class Plan:
             finder = _ReasonFinder(source, other, paired) if self.recorded else None
             for name in sorted(hints, key=natural_key):
                 tensor, hint = source.tensors[name], hints[name]
-                reason = finder.find_reason(tensor) if finder else LeftoverReason.NO_PARTNER
+                if finder:
+                    reason = finder.find_reason(tensor)
+                else:
+                    reason = LeftoverReason.COMPUTED if is_derived(tensor) else LeftoverReason.NO_PARTNER
                 leftovers.append(_make_leftover(self.label, side, tensor, hint, reason))
         return leftovers
 

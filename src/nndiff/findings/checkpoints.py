@@ -12,6 +12,7 @@ from nndiff.findings.relation_wording import describe_relation
 from nndiff.names import without_numbers
 from nndiff.plan import Plan
 from nndiff.relations import Relation
+from nndiff.relations.buffers import compare_frequencies
 from nndiff.result import JOINT, Finding, Leftover, Method
 from nndiff.text import first_few
 
@@ -24,32 +25,49 @@ def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequen
     everything = [*plan.reference.tensors]
     yield from find_relations(plan, pairs, everything)
     yield from find_renamed(pairs, everything)
+    yield from find_frequencies(pairs)
     yield from find_changed_settings(plan.settings)
 
 
 def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterator[Finding]:
     """Yield one finding for each relation that was proven, with all the tensors it holds for."""
-    groups: dict[tuple[Cause, str], list[SitePair]] = {}
+    groups: dict[tuple[Cause, str, bool], dict[str, list[SitePair]]] = {}
     for site in pairs:
         related = site.pair.related
         if related is not None and isinstance(related.relation, Relation):
             reference = [plan.reference.tensors[name] for name in site.pair.reference_name.split(JOINT)]
             candidate = [plan.candidate.tensors[name] for name in site.pair.candidate_name.split(JOINT)]
-            groups.setdefault(describe_relation(related.relation, reference, candidate), []).append(site)
-    for (cause, what), sites in groups.items():
-        related = sites[0].pair.related
-        assert related is not None
+            text = describe_relation(related.relation, reference, candidate)
+            details = groups.setdefault((text.cause, text.sentence, related.accepted), {})
+            details.setdefault(text.detail, []).append(site)
+    for (cause, sentence, accepted), details in groups.items():
+        sites = [site for group in details.values() for site in group]
         names = [name for site in sites for name in site.pair.reference_name.split(JOINT)]
-        kind = related.relation.kind.value
-        repair = "" if related.accepted else f"convert with nndiff map and nndiff convert, or --accept {kind}"
-        yield Finding(
-            cause,
-            tuple(site.pair.name for site in sites),
-            f"{summarize_names(names, everything)}: {what}",
-            repair,
-            1.0,
-            harmless=related.accepted,
-        )
+        known = [detail for detail in details if detail]
+        specifics = f" ({first_few(known, MOST_PATTERNS, '; ')})" if known else ""
+        evidence = f"{summarize_names(names, everything)}: {sentence}{specifics}"
+        related = sites[0].pair.related
+        kind = related.relation.kind.value if related is not None else ""
+        repair = "" if accepted else f"convert with nndiff map and nndiff convert, or --accept {kind}"
+        yield Finding(cause, tuple(site.pair.name for site in sites), evidence, repair, 1.0, harmless=accepted)
+
+
+def find_frequencies(pairs: Sequence[SitePair]) -> Iterator[Finding]:
+    """Yield rotary frequencies that were computed from another base or scaling."""
+    changes: dict[str, list[str]] = {}
+    for site in pairs:
+        if site.passed or site.pair.related is not None:
+            continue
+        change = compare_frequencies(site.reference, site.candidate)
+        if change is not None and change.reference is not None and change.candidate is not None:
+            sides = change.reference, change.candidate
+            text = " against ".join(f"theta {side.theta:g}" for side in sides)
+            if sides[0].factor != sides[1].factor:
+                text += f", scaled by {sides[0].factor:g} against {sides[1].factor:g}"
+            changes.setdefault(text, []).append(site.pair.name)
+    for text, names in changes.items():
+        repair = "set rope_theta and rope_scaling of the candidate to those of the reference"
+        yield Finding(Cause.ROPE_THETA, tuple(names), f"rotary frequencies: {text}", repair, 1.0)
 
 
 def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterator[Finding]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nndiff.findings.causes import Cause
 from nndiff.relations import Relation
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.operations import Multiply, WeightNorm
 from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
+from nndiff.relations.vocab import describe_added_rows
 from nndiff.tensors import TensorRef
 from nndiff.verdict import RelationKind
 
@@ -43,29 +45,48 @@ _CAUSES_OF_KINDS = {
 }
 
 
+class RelationText(NamedTuple):
+    """Say what a relation is; tensors of one cause and sentence share a finding, in which details are listed."""
+
+    cause: Cause
+    sentence: str
+    detail: str = ""
+
+
 def describe_relation(
     relation: Relation, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]
-) -> tuple[Cause, str]:
+) -> RelationText:
     """Return the cause that a relation is told as, and a sentence without the tensors' names."""
     if relation.kind is RelationKind.LAYOUT:
         shapes = [tensor.shape for tensor in reference], [tensor.shape for tensor in candidate]
         form = describe_layout(relation, *shapes, [tensor.name for tensor in reference])
-        return _CAUSES_OF_FORMS.get(form.form, Cause.ROWS_PERMUTED), describe_form(form, relation)
-    operations = (*relation.reference, *relation.candidate)
+        return describe_form(form, relation)
     cause = _CAUSES_OF_KINDS[relation.kind]
-    for operation in operations:
+    if relation.kind is RelationKind.VOCAB:
+        return describe_vocabulary(reference[0], candidate[0])
+    for operation in (*relation.reference, *relation.candidate):
         match operation:
             case Round():
-                return cause, f"rounded to {operation.dtype} in the {_name_other_side(relation)}"
+                return RelationText(cause, f"rounded to {operation.dtype} in the {_name_other_side(relation)}")
             case WeightNorm():
-                return Cause.WEIGHT_NORM, "equal once weight norm is applied"
+                return RelationText(Cause.WEIGHT_NORM, "equal once weight norm is applied")
             case MultiplyAlong():
-                return cause, f"scaled by one factor for each place along axis {operation.axis}"
+                return RelationText(cause, f"scaled by one factor for each place along axis {operation.axis}")
             case ShiftAlong():
-                return cause, f"shifted by one number for each place along axis {operation.axis}"
+                return RelationText(cause, f"shifted by one number for each place along axis {operation.axis}")
             case Multiply() | Shift():
-                return cause, f"{operation.text} on the {_name_side(relation)}'s side gives the other"
-    return cause, f"{cause.description}: {relation.text}"
+                return RelationText(cause, f"{operation.text} on the {_name_side(relation)}'s side gives the other")
+    return RelationText(cause, cause.description, relation.text)
+
+
+def describe_vocabulary(reference: TensorRef, candidate: TensorRef) -> RelationText:
+    """Return which side has rows of its own, how many and of what kind."""
+    rows = describe_added_rows(reference, candidate)
+    if rows is None:
+        return RelationText(Cause.VOCAB, Cause.VOCAB.description)
+    side = "reference" if rows.in_reference else "candidate"
+    sentence = f"the first {rows.shared:,} rows are equal, the {side} has {rows.added:,} more"
+    return RelationText(Cause.VOCAB, f"{sentence} ({rows.kind.value})")
 
 
 def _name_side(relation: Relation) -> str:
@@ -76,33 +97,27 @@ def _name_other_side(relation: Relation) -> str:
     return "reference" if relation.candidate else "candidate"
 
 
-def describe_form(form: LayoutForm, relation: Relation) -> str:
+def describe_form(form: LayoutForm, relation: Relation) -> RelationText:
     """Return one sentence on a layout, from the reference to the candidate."""
+    cause = _CAUSES_OF_FORMS.get(form.form, Cause.ROWS_PERMUTED)
+    if cause is Cause.FUSED:
+        return RelationText(cause, _describe_fused(form))
     heads = f"{form.heads} heads of {form.head_dim}"
-    also = " and transposed" if form.transposed else ""
-    match form.form:
-        case Form.TRANSPOSED:
-            return "transposed"
-        case Form.AXES_PERMUTED:
-            return f"axes in another order: {relation.text} gives the reference"
-        case Form.ROPE_TO_HALVES:
-            return f"rows permuted from interleaved to rotate-half RoPE ({heads}){also}"
-        case Form.ROPE_TO_INTERLEAVED:
-            return f"rows permuted from rotate-half to interleaved RoPE ({heads}){also}"
-        case Form.HEAD_ORDER:
-            return f"heads in the order {_list_order(form)} ({heads}){also}"
-        case Form.BLOCK_ORDER:
-            return f"blocks of {form.block} in the order {_list_order(form)} along axis {form.axis}{also}"
-        case Form.GATE_ORDER:
-            return f"gates in the order {_list_order(form)}{also}"
-        case Form.HALVES_SWAPPED:
-            return f"the two halves are swapped along axis {form.axis}{also}"
-        case Form.CHANNELS_REVERSED:
-            return f"channels reversed along axis {form.axis}, as RGB against BGR{also}"
-        case Form.FLATTEN_ORDER:
-            sizes = " x ".join(str(size) for size in form.sizes)
-            return f"columns flattened in another order: {sizes} with axes {form.order}{also}"
-    return _describe_fused(form) if form.form in _FUSED_WORDS else f"{form.form.value}{also}: {relation.text}"
+    along = f"along axis {form.axis}"
+    sentences = {
+        Form.TRANSPOSED: ("transposed", ""),
+        Form.AXES_PERMUTED: (f"axes in another order: {relation.text} gives the reference", ""),
+        Form.ROPE_TO_HALVES: ("rows permuted from interleaved to rotate-half RoPE", heads),
+        Form.ROPE_TO_INTERLEAVED: ("rows permuted from rotate-half to interleaved RoPE", heads),
+        Form.HEAD_ORDER: (f"heads in the order {_list_order(form)}", heads),
+        Form.BLOCK_ORDER: (f"blocks of {form.block} in the order {_list_order(form)} {along}", ""),
+        Form.GATE_ORDER: (f"gates in the order {_list_order(form)}", ""),
+        Form.HALVES_SWAPPED: (f"the two halves are swapped {along}", ""),
+        Form.CHANNELS_REVERSED: (f"channels reversed {along}, as RGB against BGR", ""),
+        Form.FLATTEN_ORDER: (f"columns flattened in another order: {_list_sizes(form)}, axes {form.order}", ""),
+    }
+    sentence, detail = sentences.get(form.form, (form.form.value, relation.text))
+    return RelationText(cause, sentence + (" and transposed" if form.transposed else ""), detail)
 
 
 _FUSED_WORDS = {
@@ -127,6 +142,10 @@ def _describe_fused(form: LayoutForm) -> str:
     if form.inner is not None:
         how += f"; {len(form.inner_parts)} of the parts: {form.inner.form.value}"
     return f"one tensor of the reference holds several of the candidate, {how}" if form.split else f"fused: {how}"
+
+
+def _list_sizes(form: LayoutForm) -> str:
+    return " x ".join(str(size) for size in form.sizes)
 
 
 def _list_order(form: LayoutForm) -> str:

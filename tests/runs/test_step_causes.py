@@ -188,6 +188,47 @@ def test_another_momentum_of_batch_norm(base):
     assert all("running_" in name for name in finding.where)
 
 
+class Siamese(nn.Module):
+    """Use one batch norm twice in a step, for both halves of what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        first, second = x.chunk(2, dim=1)
+        return self.head(self.trunk(first) - self.trunk(second))
+
+
+STATISTICS = ["trunk.1.running_mean", "trunk.1.running_var"]
+
+
+def test_another_momentum_of_a_batch_norm_that_is_used_twice():
+    base = replace(SMALL, make_model=Siamese)
+    case = compare_trainings(base, prepare_model=change_norms(lambda norm: setattr(norm, "momentum", 0.01)))
+    finding = expect_cause(case, Cause.BATCH_NORM_MOMENTUM, where=STATISTICS)
+    assert "about 0.1" in finding.evidence
+    assert "gradients are equal bit for bit" in finding.evidence
+
+
+def test_a_batch_norm_that_is_used_once_more_is_not_called_another_momentum():
+    def pass_again(step, model, optimizer):
+        with torch.no_grad():
+            model.trunk(torch.ones(4, 3))
+
+    (finding,) = explain_runs(compare_trainings(replace(SMALL, make_model=Siamese), after_step=pass_again))
+    assert finding.cause is Cause.UNEXPLAINED
+
+
+def test_a_variance_that_is_kept_differently_is_not_called_another_momentum():
+    def unbias(step, model, optimizer):
+        model.trunk[1].running_var.mul_(0.9)
+
+    (finding,) = explain_runs(compare_trainings(replace(SMALL, make_model=Siamese), after_step=unbias))
+    assert finding.cause is Cause.UNEXPLAINED
+
+
 @pytest.mark.parametrize("base", [NORM, CONV])
 def test_batch_norm_in_eval_mode(base):
     finding = expect_cause(

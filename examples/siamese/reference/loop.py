@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +30,11 @@ class Update:
 def build_sgd(network: PhotoRanker, base_rate: float, momentum: float, decay: float) -> torch.optim.SGD:
     """Return SGD that trains the new layers ten times as fast as the trunk."""
     new_layers = [*network.fc1.parameters(), *network.fc2.parameters()]
-    return torch.optim.SGD(
-        [{"params": network.trunk.parameters()}, {"params": new_layers, "lr": 10 * base_rate}],
-        lr=base_rate,
-        momentum=momentum,
-        weight_decay=decay,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": network.trunk.parameters()},
+        {"params": new_layers, "lr": 10 * base_rate},
+    ]
+    return torch.optim.SGD(groups, lr=base_rate, momentum=momentum, weight_decay=decay)
 
 
 def run_updates(
@@ -47,7 +47,7 @@ def run_updates(
             scores = network(pair)
             nll = functional.nll_loss(scores, better)
             network.zero_grad()
-            nll.backward()
+            torch.autograd.backward(nll)
             solver.step()
             hits = scores.detach().max(dim=1).indices.eq(better).float().mean()
             yield Update(epoch, index, pair, better, nll.detach(), hits)

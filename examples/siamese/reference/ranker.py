@@ -14,14 +14,12 @@ class PhotoRanker(nn.Module):
 
     def __init__(self, depths: Sequence[int], base_channels: int, hidden: int) -> None:
         super().__init__()
+        channels = [base_channels * 4 * 2**stage for stage in range(len(depths))]
         config = ResNetConfig(
-            embedding_size=base_channels,
-            hidden_sizes=[base_channels * 4 * 2**stage for stage in range(len(depths))],
-            depths=list(depths),
-            layer_type="bottleneck",
+            embedding_size=base_channels, hidden_sizes=channels, depths=list(depths), layer_type="bottleneck"
         )
         self.trunk = ResNetModel(config)
-        self.fc1 = nn.Linear(config.hidden_sizes[-1], hidden)
+        self.fc1 = nn.Linear(channels[-1], hidden)
         self.fc2 = nn.Linear(hidden, 2)
 
     def embed(self, photos: Tensor) -> Tensor:

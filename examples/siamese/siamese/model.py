@@ -55,7 +55,7 @@ class ResNet(nn.Module):
 
     def forward(self, photos: Tensor) -> Tensor:
         """Return a vector of features for each photo."""
-        x = self.maxpool(torch.relu(self.bn1(self.conv1(photos))))
+        x: Tensor = self.maxpool(torch.relu(self.bn1(self.conv1(photos))))
         for name, layer in self.named_children():
             if name.startswith("layer"):
                 x = layer(x)

@@ -94,8 +94,10 @@ class Curve:
             return None
         if not finite:
             return Spread(math.nan, math.nan, math.nan, present[-1], 0, len(present))
+        low, high = min(finite), max(finite)
         mean = sum(value / len(finite) for value in finite)  # no sum that overflows
-        return Spread(mean, min(finite), max(finite), present[-1], len(finite), len(present) - len(finite))
+        mean = min(max(mean, low), high)  # rounding must not put the mean of equal values beside them
+        return Spread(mean, low, high, present[-1], len(finite), len(present) - len(finite))
 
 
 def split_evenly(items: Sequence[_T], width: int) -> list[Sequence[_T]]:

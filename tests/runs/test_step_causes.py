@@ -28,6 +28,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from nndiff.findings.causes import Cause
 from nndiff.runs.causes import explain_runs
+from nndiff.runs.causes.onset import Onset, read_losses
 
 BOTH = pytest.mark.parametrize("base", [SMALL, LARGE], ids=["elements", "sketches"])
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
@@ -368,3 +369,14 @@ def test_sketches_with_different_seeds_are_not_compared():
     assert not any(case.widths[name] for name in ("0.weight", "2.weight"))
     assert [finding.cause for finding in explain_runs(case)] == [Cause.LEARNING_RATE]
     assert SMALL.width == EXACT
+
+
+def test_causes_look_at_the_loss_that_reports_name():
+    case = compare_trainings(SMALL, report_loss=lambda step, loss: 2 * loss)
+    steps = tuple(replace(step, scalars={"aux_loss": (7.0, 7.0), **step.scalars}) for step in case.facts.steps)
+    case.facts = replace(case.facts, steps=steps)
+    assert read_losses(case, 0) == case.facts.steps[0].scalars["loss"]
+    assert Onset(case, 0).same_loss is False
+    unnamed = tuple(replace(step, scalars={"accuracy": (0.5, 0.5)}) for step in steps)
+    case.facts = replace(case.facts, steps=unnamed)
+    assert read_losses(case, 0) is None

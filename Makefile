@@ -28,6 +28,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/siamese
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py $(RECORD)

@@ -13,8 +13,7 @@ from nndiff import result_json
 from nndiff.batches import merge_batches
 from nndiff.comparison import compare_sources
 from nndiff.errors import UsageError
-from nndiff.reports import ReportOptions, write_report
-from nndiff.reports.terminal import TerminalReport
+from nndiff.reports import ReportOptions, get_report, write_report
 from nndiff.result import Comparison, FirstDivergence, present_with
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 
@@ -29,7 +28,7 @@ class _Presenter:
 
     def text(self, comparison: Comparison) -> str:
         """Return the terminal report."""
-        return TerminalReport().render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
+        return get_report("terminal").render(comparison, ReportOptions(width=_REPORT_WIDTH, color=False))
 
     def html(self, comparison: Comparison) -> str:
         """Return the html report, for a notebook."""
@@ -317,6 +316,7 @@ def assert_same(reference: Any, candidate: Any, inputs: Any = None, *, msg: str 
     __tracebackhide__ = True  # pytest shows the caller's line, not this one
     result = compare(reference, candidate, inputs=inputs, **options)
     if result.exit_code:
-        headline = TerminalReport().render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
-        report = TerminalReport().render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
+        terminal = get_report("terminal")
+        headline = terminal.render(result, ReportOptions(quiet=True, width=_REPORT_WIDTH, color=False))
+        report = terminal.render(result, ReportOptions(top=8, width=_REPORT_WIDTH, color=False))
         raise AssertionError("\n".join(filter(None, (f"{msg}: {headline}" if msg else headline, report))))

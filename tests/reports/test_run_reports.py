@@ -128,6 +128,9 @@ def test_what_is_not_finite_is_left_out_of_the_mean_and_counted() -> None:
     assert curve.spread is not None
     assert (curve.spread.mean, curve.spread.finite, curve.spread.not_finite) == (2.0, 2, 2)
     assert Curve("x", "x", CurveKind.LEVEL, (None,)).spread is None
+    equal = Curve("x", "x", CurveKind.COSINE, (1.0,) * 6).spread
+    assert equal is not None
+    assert equal.mean == 1.0, "six sixths are less than 1 in floating point"
     large = Curve("x", "x", CurveKind.LEVEL, (1.7e308, 1.7e308)).spread
     assert large is not None
     assert math.isfinite(large.mean)

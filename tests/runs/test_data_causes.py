@@ -62,6 +62,17 @@ def test_another_seed_of_the_weights():
     assert "another seed" in finding.evidence
 
 
+@pytest.mark.parametrize(("elements", "text"), [(16, "another seed"), (10_000, "another initialisation")])
+def test_the_spread_of_initial_weights_is_judged_by_how_many_there_are(elements, text):
+    def draw(std):
+        return lambda model: nn.init.normal_(model[0].weight, std=std)
+
+    base = replace(SMALL, make_model=lambda: nn.Sequential(nn.Linear(4, elements // 4), nn.Linear(elements // 4, 3)))
+    base = replace(base, batches=make_batches(count=1, features=4), prepare_model=draw(0.1))
+    finding = expect_cause(compare_trainings(base, prepare_model=draw(0.12), seed=5), Cause.INITIAL_WEIGHTS, "start")
+    assert text in finding.evidence
+
+
 def test_one_initial_tensor_that_is_scaled():
     case = compare_trainings(SMALL, prepare_model=lambda model: model[0].weight.data.mul_(2))
     finding = expect_cause(case, Cause.INITIAL_WEIGHTS, "1 of 6 parameters", ["0.weight"])

@@ -8,6 +8,7 @@ import torch
 from planted_trainings import build_model, draw_batches, train
 from torch import nn
 
+import nndiff
 from nndiff.facts.runs import Quantity
 from nndiff.runs.comparison import RunRules, compare_pair
 from nndiff.runs.opening import open_training
@@ -258,3 +259,9 @@ def test_a_layer_frozen_midway_is_not_an_optimizer_that_begins_again(reference, 
 
     result = nndiff.compare(reference, train(tmp_path / "candidate", before_step=freeze))
     assert [finding.cause for finding in result.findings] == ["frozen"]
+
+
+def test_a_printed_comparison_is_the_report_of_training_runs(reference, tmp_path):
+    text = str(nndiff.compare(reference, train(tmp_path / "candidate", optimizer=adam(0.02))))
+    assert "in causal order" in text
+    assert "weight L2" in text

@@ -28,6 +28,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from nndiff.findings.causes import Cause
 from nndiff.runs.causes import explain_runs
+from nndiff.runs.causes.onset import Onset, read_losses
 
 BOTH = pytest.mark.parametrize("base", [SMALL, LARGE], ids=["elements", "sketches"])
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]
@@ -188,6 +189,47 @@ def test_another_momentum_of_batch_norm(base):
     assert all("running_" in name for name in finding.where)
 
 
+class Siamese(nn.Module):
+    """Use one batch norm twice in a step, for both halves of what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        first, second = x.chunk(2, dim=1)
+        return self.head(self.trunk(first) - self.trunk(second))
+
+
+STATISTICS = ["trunk.1.running_mean", "trunk.1.running_var"]
+
+
+def test_another_momentum_of_a_batch_norm_that_is_used_twice():
+    base = replace(SMALL, make_model=Siamese)
+    case = compare_trainings(base, prepare_model=change_norms(lambda norm: setattr(norm, "momentum", 0.01)))
+    finding = expect_cause(case, Cause.BATCH_NORM_MOMENTUM, where=STATISTICS)
+    assert "about 0.1" in finding.evidence
+    assert "gradients are equal bit for bit" in finding.evidence
+
+
+def test_a_batch_norm_that_is_used_once_more_is_not_called_another_momentum():
+    def pass_again(step, model, optimizer):
+        with torch.no_grad():
+            model.trunk(torch.ones(4, 3))
+
+    (finding,) = explain_runs(compare_trainings(replace(SMALL, make_model=Siamese), after_step=pass_again))
+    assert finding.cause is Cause.UNEXPLAINED
+
+
+def test_a_variance_that_is_kept_differently_is_not_called_another_momentum():
+    def unbias(step, model, optimizer):
+        model.trunk[1].running_var.mul_(0.9)
+
+    (finding,) = explain_runs(compare_trainings(replace(SMALL, make_model=Siamese), after_step=unbias))
+    assert finding.cause is Cause.UNEXPLAINED
+
+
 @pytest.mark.parametrize("base", [NORM, CONV])
 def test_batch_norm_in_eval_mode(base):
     finding = expect_cause(
@@ -327,3 +369,14 @@ def test_sketches_with_different_seeds_are_not_compared():
     assert not any(case.widths[name] for name in ("0.weight", "2.weight"))
     assert [finding.cause for finding in explain_runs(case)] == [Cause.LEARNING_RATE]
     assert SMALL.width == EXACT
+
+
+def test_causes_look_at_the_loss_that_reports_name():
+    case = compare_trainings(SMALL, report_loss=lambda step, loss: 2 * loss)
+    steps = tuple(replace(step, scalars={"aux_loss": (7.0, 7.0), **step.scalars}) for step in case.facts.steps)
+    case.facts = replace(case.facts, steps=steps)
+    assert read_losses(case, 0) == case.facts.steps[0].scalars["loss"]
+    assert Onset(case, 0).same_loss is False
+    unnamed = tuple(replace(step, scalars={"accuracy": (0.5, 0.5)}) for step in steps)
+    case.facts = replace(case.facts, steps=unnamed)
+    assert read_losses(case, 0) is None

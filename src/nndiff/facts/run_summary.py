@@ -12,6 +12,7 @@ from typing import TypeVar
 from nndiff.facts.runs import ALL, GroupNumbers, RunFacts, StepComparison
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
+_LOSS_NAME = "loss"
 _ACCURACY_NAMES = ("acc", "accuracy")
 _LOG_SPAN = 100.0  # a curve that spans more shows nothing of its small values on a linear axis
 _T = TypeVar("_T")
@@ -94,8 +95,10 @@ class Curve:
             return None
         if not finite:
             return Spread(math.nan, math.nan, math.nan, present[-1], 0, len(present))
+        low, high = min(finite), max(finite)
         mean = sum(value / len(finite) for value in finite)  # no sum that overflows
-        return Spread(mean, min(finite), max(finite), present[-1], len(finite), len(present) - len(finite))
+        mean = min(max(mean, low), high)  # rounding must not put the mean of equal values beside them
+        return Spread(mean, low, high, present[-1], len(finite), len(present) - len(finite))
 
 
 def split_evenly(items: Sequence[_T], width: int) -> list[Sequence[_T]]:
@@ -130,12 +133,17 @@ def list_scalars(steps: Sequence[StepComparison]) -> list[str]:
     return list(dict.fromkeys(name for step in steps for name in step.scalars))
 
 
+def is_loss(name: str) -> bool:
+    """Return True for a scalar that is a loss by its name: it counts for the verdict, other scalars are shown."""
+    return _LOSS_NAME in name.lower()
+
+
 def choose_loss(steps: Sequence[StepComparison]) -> str | None:
     """Return the scalar that is the loss: `loss`, or else the first with loss in its name."""
-    names = list_scalars(steps)
-    if "loss" in names:
-        return "loss"
-    return next((name for name in names if "loss" in name.lower()), None)
+    losses = [name for name in list_scalars(steps) if is_loss(name)]
+    if _LOSS_NAME in losses:
+        return _LOSS_NAME
+    return losses[0] if losses else None
 
 
 def choose_accuracy(steps: Sequence[StepComparison]) -> str | None:

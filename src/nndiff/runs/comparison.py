@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nndiff.align import Rename
 from nndiff.dtypes import DTYPES, find_dtype
 from nndiff.errors import UsageError
-from nndiff.facts.run_summary import choose_loss
+from nndiff.facts.run_summary import choose_loss, is_loss
 from nndiff.facts.runs import (
     ALL,
     BUFFERS,
@@ -357,11 +357,6 @@ class _Watch:
             compare_losses(self.steps, loss) if loss else None,
             details,
         )
-
-
-def is_loss(name: str) -> bool:
-    """Return True for a scalar that is a loss by its name: it counts for the verdict, other scalars are shown."""
-    return "loss" in name.lower()
 
 
 def has_same_data(reference: Step, candidate: Step) -> bool | None:

@@ -9,11 +9,13 @@ import numpy as np
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import RunCase, Where
 from nndiff.runs.causes.algebra import ROUNDINGS, Fit, Row, fit_columns
-from nndiff.runs.causes.onset import Explanation, Onset, explain, is_unchanged, name_side, name_step
+from nndiff.runs.causes.onset import Explanation, Onset, explain, is_unchanged, list_unequal, name_side, name_step
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few, plural
 
 _STATISTICS = ("running_mean", "running_var")
+_COUNTER = "num_batches_tracked"
+_REPAIR = "give batch norm the same momentum on both sides; other frameworks call 1 - m what PyTorch calls m"
 _ROUNDOFF = 2.0**-24
 _SAME_MOMENTUM = 1e-2  # relative: what layers with few channels leave of one momentum
 
@@ -51,6 +53,10 @@ def find_buffers(onset: Onset) -> Iterator[Explanation]:
 def _find_momentum(onset: Onset, names: list[str]) -> Iterator[Explanation]:
     """Yield that running statistics move by another share of the way to those of the same batch."""
     case, place = onset.case, onset.place
+    shared = [name for name in names if (_count_passes(case, place, name) or 0) > 1]
+    if shared:
+        yield from _find_momentum_of_passes(onset, shared)
+        return
     ratios: dict[str, float] = {}
     for name in names:
         fit = _fit_moves(case, place, name)
@@ -67,8 +73,44 @@ def _find_momentum(onset: Onset, names: list[str]) -> Iterator[Explanation]:
         f"{name_step(case, place)}: the candidate moves the running statistics of batch norm {ratio:.4g} times as far "
         f"as the reference does{values}: {first_few(list(ratios))}"
     )
-    repair = "give batch norm the same momentum on both sides; other frameworks call 1 - m what PyTorch calls m"
-    yield explain(case, place, Cause.BATCH_NORM_MOMENTUM, list(ratios), evidence, repair, 0.95)
+    yield explain(case, place, Cause.BATCH_NORM_MOMENTUM, list(ratios), evidence, _REPAIR, 0.95)
+
+
+def _find_momentum_of_passes(onset: Onset, names: list[str]) -> Iterator[Explanation]:
+    """Yield that layers that are used several times in a step keep their statistics differently.
+
+    The statistics of the single passes are not known, so the momentum cannot be solved for. But gradients that are
+    equal bit for bit went through equal activations, and what is left to differ is the momentum.
+    """
+    case, place = onset.case, onset.place
+    unequal = [name for name in list_unequal(case, place, TensorKind.BUFFER) if name in names]
+    statistics = {name.rpartition(".")[2] for name in unequal}
+    if statistics != set(_STATISTICS) or not onset.equal_start or not onset.has_gradients or onset.has_drift:
+        return
+    lengths = np.zeros(2)
+    for name in unequal:
+        rows = _read_moves(case, place, name)
+        if rows is None:
+            return
+        lengths += [float(np.square(move).sum()) for move in rows[:2]]
+    ratio = float(np.sqrt(lengths[1] / lengths[0])) if lengths[0] else np.inf
+    evidence = (
+        f"{name_step(case, place)}: the candidate moves the running statistics of batch norm about {ratio:.3g} times "
+        f"as far as the reference does, while data and gradients are equal bit for bit: {first_few(unequal)}"
+    )
+    yield explain(case, place, Cause.BATCH_NORM_MOMENTUM, unequal, evidence, _REPAIR, 0.9)
+
+
+def _count_passes(case: RunCase, place: int, name: str) -> int | None:
+    """Return how often both runs used the layer of a buffer in a step; None if that differs or is not known."""
+    counter = f"{name.rpartition('.')[0]}.{_COUNTER}"
+    passes = set()
+    for where in Where:
+        before, after = (case.row(where, moment, TensorKind.BUFFER, counter) for moment in (place - 1, place))
+        if before is None or after is None:
+            return None
+        passes.add(round(float(after[0] - before[0])))
+    return passes.pop() if len(passes) == 1 else None
 
 
 def _read_moves(case: RunCase, place: int, name: str) -> tuple[Row, Row, Row, Row] | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import INITIAL, RunCase, Where
-from nndiff.runs.causes.algebra import ROUNDINGS, Fit, fit_columns
+from nndiff.runs.causes.algebra import ROUNDINGS, SURE, Fit, fit_columns
 from nndiff.runs.causes.onset import ROUNDING_SHARE, Explanation, explain, get_roundoff, list_unequal, name_side
 from nndiff.runs.causes.precision import find_precision
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few, plural
-
-_OTHER_SPREAD = 1.5  # times: draws of one distribution differ by less, even in 16 elements
 
 
 def find_initialisation(case: RunCase) -> Iterator[Explanation]:
@@ -65,9 +64,11 @@ def _describe_difference(case: RunCase, kind: TensorKind, name: str) -> str:
     for where in Where:
         if spreads[where] == 0 < spreads[1 - where]:
             return f"{name} is constant in the {name_side(where)}, drawn at random on the other side"
-    if max(spreads) > _OTHER_SPREAD * min(spreads):
-        return f"{name} has standard deviation {spreads[0]:.3g} against {spreads[1]:.3g}: another initialisation"
-    return f"{name} has standard deviation {spreads[0]:.3g} on both sides: another seed"
+    text = f"{name} has standard deviation {spreads[0]:.3g} against {spreads[1]:.3g}"
+    # the logarithm of the standard deviation of n normal numbers has a standard error of sqrt(1 / 2n)
+    if max(spreads) > min(spreads) * math.exp(SURE / math.sqrt(case.counts[name])):
+        return f"{text}: another initialisation"
+    return f"{text}, as near as two draws are: another seed"
 
 
 def _fit_scale(case: RunCase, kind: TensorKind, name: str) -> Fit | None:

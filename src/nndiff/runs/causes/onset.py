@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from nndiff.facts.run_summary import choose_loss
 from nndiff.facts.runs import ALL, Quantity
 from nndiff.findings.causes import Cause
 from nndiff.result import Finding
@@ -208,11 +209,9 @@ def read_scalars(case: RunCase, where: Where, place: int) -> Mapping[str, float]
 
 
 def read_losses(case: RunCase, place: int) -> tuple[float, float] | None:
-    """Return the losses of a step: the first scalar that both sides have and that is a loss by its name."""
-    for name, losses in case.facts.steps[place].scalars.items():
-        if "loss" in name.lower():
-            return losses
-    return None
+    """Return the losses of a step, of the loss that reports name; None if a side has none."""
+    loss = choose_loss(case.facts.steps)
+    return None if loss is None else case.facts.steps[place].scalars.get(loss)
 
 
 def has_other_data(case: RunCase, place: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from nndiff.facts.run_summary import choose_loss, is_loss
 from nndiff.facts.runs import Quantity
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import RunCase, Where
@@ -40,8 +41,7 @@ def find_reporting(case: RunCase) -> Iterator[Explanation]:
         if not apart:
             continue
         relation = _describe_relation(case, reference, candidate)
-        is_loss = "loss" in name.lower()
-        if not relation and not is_loss:
+        if not relation and not is_loss(name):
             continue  # a time, a temperature: it may well differ
         relation = relation or "they follow no constant factor"
         evidence = (
@@ -50,7 +50,8 @@ def find_reporting(case: RunCase) -> Iterator[Explanation]:
             f"{relation}"
         )
         repair = f"only the reporting differs: compare how {name} is averaged, scaled and logged"
-        yield explain(case, places[apart[0]], Cause.REPORTING, (name,), evidence, repair, 0.95, harmless=not is_loss)
+        first = places[apart[0]]
+        yield explain(case, first, Cause.REPORTING, (name,), evidence, repair, 0.95, harmless=not is_loss(name))
 
 
 def _list_scalars(case: RunCase) -> list[str]:
@@ -119,12 +120,12 @@ def find_reported_loss(onset: Onset) -> Iterator[Explanation]:
     case, place = onset.case, onset.place
     if not onset.equal_start or onset.same_loss is not False or not onset.same_gradients:
         return
-    losses = read_losses(case, place)
-    if losses is None:
+    loss, losses = choose_loss(case.facts.steps), read_losses(case, place)
+    if loss is None or losses is None:
         return
     evidence = (
-        f"{name_step(case, place)}: loss {losses[0]:.6g} against {losses[1]:.6g}, while weights, data and gradients of "
-        "the step are equal"
+        f"{name_step(case, place)}: {loss} {losses[0]:.6g} against {losses[1]:.6g}, while weights, data and gradients "
+        "of the step are equal"
     )
     repair = "only the reporting differs: compare how the loss is averaged, scaled and logged"
-    yield explain(case, place, Cause.REPORTING, ("loss",), evidence, repair, 0.9)
+    yield explain(case, place, Cause.REPORTING, (loss,), evidence, repair, 0.9)

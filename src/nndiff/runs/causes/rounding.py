@@ -46,7 +46,7 @@ def is_rounding(onset: Onset) -> bool:
         return is_chaos and onset.measure(onset.place, TensorKind.WEIGHT) <= _FEW_ROUNDINGS
     if not onset.same_start or onset.same_loss is False or onset.same_gradients is False:
         return False
-    if not onset.noise and onset.measure(onset.place, TensorKind.BUFFER) > ROUNDING_SHARE:
+    if onset.measure(onset.place, TensorKind.BUFFER) > ROUNDING_SHARE:
         return False
     # Adam makes whole steps of gradients that are nothing but rounding, such as those of the biases of attention keys
     alike, apart = count_moved_alike(onset)

@@ -1,0 +1,1 @@
+"""The same ranker by somebody else: transformers' ResNet, other names, another loop."""

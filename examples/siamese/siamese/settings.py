@@ -1,0 +1,35 @@
+"""The settings of a training, read from a YAML file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hold what a config file says."""
+
+    seed: int
+    output_dir: str
+    batch_comparison_interval: int
+    dump_checkpoints: bool
+    depths: list[int]
+    width: int
+    mlp_width: int
+    pairs: int
+    image_size: int
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    head_rate: float
+    momentum: float
+    weight_decay: float
+    batch_norm_momentum: float
+
+
+def read_settings(path: str) -> Settings:
+    """Return the settings in a file."""
+    return Settings(**yaml.safe_load(Path(path).read_text()))

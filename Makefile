@@ -28,7 +28,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy examples/siamese
+	@for example in $(wildcard examples/*); do echo $(BIN)/mypy $$example; $(BIN)/mypy $$example || exit 1; done  # each has its own modules
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py $(RECORD)

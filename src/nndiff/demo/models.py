@@ -1,4 +1,4 @@
-"""The models of the demo: checkpoints made with NumPy alone, and three model files for torch."""
+"""What the demo compares: checkpoints made with NumPy alone, and Python files as a user would write them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Weights = dict[str, NDArray[np.float32]]
+
+_LAYERS = 4
+MISCONVERTED = 2  # the layer that the conversion got wrong
+_WIDTH = 64
 
 _REFERENCE_BLOCK = """\
 import torch
@@ -60,6 +64,54 @@ def model():
 def inputs():
     return torch.randint(0, 100, (2, 16))
 """
+# the two shuffle alike in the first epoch, and differently from the second on
+_TRAINING = """\
+import torch
+from torch import nn
+import nndiff
+from ours import model
+
+def train(folder, seed):
+    net = model().train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    ids, labels = torch.randint(0, 100, (64, 16), generator=generator), torch.randint(0, 10, (64,), generator=generator)
+    with nndiff.TrainingRecorder(folder, model=net, optimizer=optimizer) as recorder:
+        for epoch in range(3):
+            order = torch.randperm(64, generator=torch.Generator().manual_seed(seed * epoch))
+            for batch, rows in enumerate(order.split(8)):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(net(ids[rows]).mean(1), labels[rows])
+                loss.backward()
+                optimizer.step()
+                recorder.step(epoch=epoch, batch=batch, data=(ids[rows], labels[rows]), scalars={"loss": loss})
+    print(f"{folder}: 24 steps, last loss {loss:.4f}")
+
+train("runs/reference", seed=1)
+train("runs/ours", seed=10)
+"""
+# one input of one layer has large weights, as trained models have them: the steps of its integers grow for all others
+_MODES = """\
+import torch
+from nndiff import modes as ready
+import ours
+
+def model():
+    net = ours.model()
+    with torch.no_grad():
+        net.layers[2].down.weight[:, 0] *= 30
+    return net
+
+def samples(count=10):
+    return [torch.randint(0, 100, (1, 16)) for _ in range(count)]
+
+modes = {
+    "fp16": ready.fp16,
+    "int8": ready.weight_only(8, "channel"),
+    "w8a8": ready.w8a8_static(99.99),
+    "int4": ready.weight_only(4, "channel"),
+}
+"""
 
 
 def write_model_files(folder: Path) -> None:
@@ -69,17 +121,22 @@ def write_model_files(folder: Path) -> None:
     (folder / "port.py").write_text(_FAULTY_BLOCK + _NET)
 
 
+def write_training_file(folder: Path) -> None:
+    """Write a script that trains the reference model twice."""
+    (folder / "train.py").write_text(_TRAINING)
+
+
+def write_modes_file(folder: Path) -> None:
+    """Write a model with a layer that does not like to be quantised, and modes to try on it."""
+    (folder / "quantised.py").write_text(_MODES)
+
+
 def write_checkpoints(folder: Path) -> None:
-    """Write a reference checkpoint and three others: renamed, changed, and rounded to bfloat16."""
+    """Write a reference checkpoint, the same from a wrapped model, and a conversion with a fault."""
     weights = make_weights()
     save_weights(folder / "ref.safetensors", weights)
     save_weights(folder / "wrapped.safetensors", {f"module._orig_mod.{name}": weights[name] for name in weights})
-    tuned = {name: values.copy() for name, values in weights.items()}
-    tuned["layers.2.attention.query.weight"][3, 5] += 0.25
-    tuned["layers.2.norm.weight"] *= np.float32(1.001)
-    del tuned["head.bias"]
-    save_weights(folder / "tuned.safetensors", tuned)
-    save_weights(folder / "bf16.safetensors", weights, bfloat16=True)
+    save_weights(folder / "converted.safetensors", convert_weights(weights))
 
 
 def make_weights() -> Weights:
@@ -90,36 +147,31 @@ def make_weights() -> Weights:
     def draw(name: str, *shape: int) -> None:
         weights[name] = random.normal(0, 0.05, shape).astype(np.float32)
 
-    width = 64
-    draw("embedding.weight", 256, width)
-    for layer in range(4):
+    draw("embedding.weight", 256, _WIDTH)
+    for layer in range(_LAYERS):
         for projection in ("query", "key", "value", "out"):
-            draw(f"layers.{layer}.attention.{projection}.weight", width, width)
-        weights[f"layers.{layer}.norm.weight"] = np.ones(width, np.float32)
-        draw(f"layers.{layer}.mlp.up.weight", 4 * width, width)
-        draw(f"layers.{layer}.mlp.down.weight", width, 4 * width)
-    draw("head.weight", 10, width)
+            draw(f"layers.{layer}.attention.{projection}.weight", _WIDTH, _WIDTH)
+        weights[f"layers.{layer}.norm.weight"] = np.ones(_WIDTH, np.float32)
+        draw(f"layers.{layer}.mlp.up.weight", 4 * _WIDTH, _WIDTH)
+        draw(f"layers.{layer}.mlp.down.weight", _WIDTH, 4 * _WIDTH)
+    draw("head.weight", 10, _WIDTH)
     draw("head.bias", 10)
     return weights
 
 
-def save_weights(path: Path, weights: Mapping[str, NDArray[np.float32]], bfloat16: bool = False) -> None:
+def convert_weights(weights: Weights) -> Weights:
+    """Return the weights after a conversion that transposed one square matrix by mistake: every loader takes it."""
+    name = f"layers.{MISCONVERTED}.attention.out.weight"
+    return {**weights, name: np.ascontiguousarray(weights[name].T)}
+
+
+def save_weights(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
     """Write a safetensors file: eight bytes of length, a JSON header, the data."""
     header = {}
     data = bytearray()
     for name, values in weights.items():
         start = len(data)
-        data += (_round_to_bfloat16(values) if bfloat16 else values).tobytes()
-        header[name] = {
-            "dtype": "BF16" if bfloat16 else "F32",
-            "shape": list(values.shape),
-            "data_offsets": [start, len(data)],
-        }
+        data += values.tobytes()
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [start, len(data)]}
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the bits of the nearest bfloat16, ties to even."""
-    bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

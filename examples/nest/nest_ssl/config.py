@@ -12,6 +12,57 @@ from torch import nn
 
 Config = dict[str, Any]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+# Options of NeMo that the port does not have, with the values at which it does the same.
+ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "AudioToMelSpectrogramPreprocessor": {
+        "normalize": ("per_feature",),
+        "log": (True,),
+        "log_zero_guard_type": ("add",),
+        "log_zero_guard_value": (2**-24,),
+        "frame_splicing": (1,),
+        "exact_pad": (False,),
+        "mag_power": (2.0,),
+        "rng": (None,),
+        "nb_augmentation_prob": (0.0,),
+        "nb_max_freq": (4000,),
+        "mel_norm": ("slaney",),
+        "n_window_size": (None,),
+        "n_window_stride": (None,),
+        # these do nothing in NeMo either
+        "use_torchaudio": (False, True),
+        "stft_exact_pad": (False, True),
+        "stft_conv": (False, True),
+    },
+    "RandomProjectionVectorQuantizer": {"time_ahead": (False,), "freeze": (True,)},
+    "ConformerEncoder": {
+        "feat_out": (-1,),
+        "causal_downsampling": (False,),
+        "subsampling": ("dw_striding",),
+        "subsampling_conv_chunking_factor": (1,),
+        "reduction": (None,),
+        "reduction_position": (None,),
+        "reduction_factor": (1,),
+        "self_attention_model": ("rel_pos",),
+        "att_context_size": ([-1, -1], None),
+        "att_context_probs": (None,),
+        "att_chunk_context_size": (None,),
+        "att_context_style": ("regular",),
+        "untie_biases": (True,),
+        "conv_norm_type": ("batch_norm",),
+        "conv_context_size": (None,),
+        "conv_context_style": ("regular",),
+        "stochastic_depth_drop_prob": (0.0,),
+        "stochastic_depth_mode": ("linear", "uniform"),
+        "stochastic_depth_start_layer": (1,),
+        "global_tokens": (0,),
+        "global_tokens_spacing": (1,),
+        "global_attn_separate": (False,),
+        "use_pytorch_sdpa": (False,),
+        "use_pytorch_sdpa_backends": (None, []),
+        "sync_max_audio_length": (True, False),
+    },
+    "MultiSoftmaxDecoder": {"init_mode": ("xavier_uniform",)},
+}
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -57,13 +108,13 @@ def resolve(value: Any, root: Config) -> Any:
 def build_module(module_class: type[ModuleT], section: Mapping[str, Any]) -> ModuleT:
     """Return a module built from its section of a config.
 
-    The options of NeMo are the arguments of the class, or stand in its `ONLY` with the values that the port has.
+    The options of NeMo are arguments of the class, or stand in `ONLY`.
     """
     target = section.get("_target_", module_class.__name__)
     if target.rpartition(".")[2] != module_class.__name__:
         raise ConfigError(f"the config asks for {target}; the port has {module_class.__name__}")
     arguments = inspect.signature(module_class).parameters
-    only: Mapping[str, tuple[Any, ...]] = getattr(module_class, "ONLY", {})
+    only = ONLY.get(module_class.__name__, {})
     options = {}
     for name, value in section.items():
         if name in arguments:

@@ -36,9 +36,7 @@ class ConformerConvolution(nn.Module):
         super().__init__()
         padding = (kernel_size - 1) // 2
         self.pointwise_conv1 = nn.Conv1d(d_model, 2 * d_model, kernel_size=1, bias=use_bias)
-        self.depthwise_conv = nn.Conv1d(
-            d_model, d_model, kernel_size, padding=padding, groups=d_model, bias=use_bias
-        )
+        self.depthwise_conv = nn.Conv1d(d_model, d_model, kernel_size, padding=padding, groups=d_model, bias=use_bias)
         self.batch_norm = nn.BatchNorm1d(d_model)
         self.activation = nn.SiLU()
         self.pointwise_conv2 = nn.Conv1d(d_model, d_model, kernel_size=1, bias=use_bias)
@@ -96,34 +94,6 @@ class ConformerLayer(nn.Module):
 
 class ConformerEncoder(nn.Module):
     """Subsample features, then run the layers."""
-
-    ONLY = {
-        "feat_out": (-1,),
-        "causal_downsampling": (False,),
-        "subsampling": ("dw_striding",),
-        "subsampling_conv_chunking_factor": (1,),
-        "reduction": (None,),
-        "reduction_position": (None,),
-        "reduction_factor": (1,),
-        "self_attention_model": ("rel_pos",),
-        "att_context_size": ([-1, -1], None),
-        "att_context_probs": (None,),
-        "att_chunk_context_size": (None,),
-        "att_context_style": ("regular",),
-        "untie_biases": (True,),
-        "conv_norm_type": ("batch_norm",),
-        "conv_context_size": (None,),
-        "conv_context_style": ("regular",),
-        "stochastic_depth_drop_prob": (0.0,),
-        "stochastic_depth_mode": ("linear", "uniform"),
-        "stochastic_depth_start_layer": (1,),
-        "global_tokens": (0,),
-        "global_tokens_spacing": (1,),
-        "global_attn_separate": (False,),
-        "use_pytorch_sdpa": (False,),
-        "use_pytorch_sdpa_backends": (None, []),
-        "sync_max_audio_length": (True, False),
-    }
 
     def __init__(
         self,

@@ -10,8 +10,6 @@ from torch.nn import functional
 class MultiSoftmaxDecoder(nn.Module):
     """One linear layer, with a softmax for each book of codes."""
 
-    ONLY = {"init_mode": ("xavier_uniform",)}
-
     def __init__(
         self,
         feat_in: int,

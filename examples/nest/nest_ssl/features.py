@@ -16,26 +16,6 @@ LINEAR_UNTIL, HERTZ_PER_MEL, LOG_STEP = 1000.0, 200.0 / 3, math.log(6.4) / 27  #
 class AudioToMelSpectrogramPreprocessor(nn.Module):
     """Turn a batch of waveforms into features and their number of frames; nothing here is trained."""
 
-    ONLY = {
-        "normalize": ("per_feature",),
-        "log": (True,),
-        "log_zero_guard_type": ("add",),
-        "log_zero_guard_value": (LOG_GUARD,),
-        "frame_splicing": (1,),
-        "exact_pad": (False,),
-        "mag_power": (2.0,),
-        "rng": (None,),
-        "nb_augmentation_prob": (0.0,),
-        "nb_max_freq": (4000,),
-        "mel_norm": ("slaney",),
-        "n_window_size": (None,),
-        "n_window_stride": (None,),
-        # these do nothing in NeMo either
-        "use_torchaudio": (False, True),
-        "stft_exact_pad": (False, True),
-        "stft_conv": (False, True),
-    }
-
     def __init__(
         self,
         sample_rate: int = 16000,

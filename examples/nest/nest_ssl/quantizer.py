@@ -10,8 +10,6 @@ from torch.nn import functional
 class RandomProjectionVectorQuantizer(nn.Module):
     """Project frames at random and name the nearest code of each book, as in BEST-RQ; nothing is trained."""
 
-    ONLY = {"time_ahead": (False,), "freeze": (True,)}
-
     def __init__(
         self,
         feat_in: int,

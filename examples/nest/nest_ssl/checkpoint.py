@@ -18,6 +18,7 @@ from nest_ssl.model import Nest
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 TARGET = "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel"
+LIGHTNING_VERSION = "2.4.0"  # whose layout of checkpoints is written
 _DEEPEST = 32  # levels in a config
 
 
@@ -129,7 +130,8 @@ def save(model: Nest, path: str | Path) -> None:
     state = model.state_dict()
     whole = io.BytesIO()
     if str(path).endswith(".ckpt"):
-        torch.save({"state_dict": state, "hyper_parameters": {"cfg": config}}, whole)
+        lightning = {"pytorch-lightning_version": LIGHTNING_VERSION, "epoch": 0, "global_step": 0}
+        torch.save({**lightning, "state_dict": state, "hyper_parameters": {"cfg": config}}, whole)
     else:
         import yaml
 

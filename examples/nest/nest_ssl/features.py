@@ -50,7 +50,7 @@ class AudioToMelSpectrogramPreprocessor(nn.Module):
     def forward(self, input_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """Return features (batch, mel, frames) and the number of frames of each row."""
         features, frames = self.featurizer(input_signal.to(torch.float32), length)
-        return features, frames
+        return features.to(self.featurizer.fb.dtype), frames  # computed in float32 whatever the model's dtype
 
 
 class FilterbankFeatures(nn.Module):
@@ -95,14 +95,14 @@ class FilterbankFeatures(nn.Module):
             n_fft=self.n_fft,
             hop_length=self.hop_length,
             win_length=self.win_length,
-            window=self.window,
+            window=self.window.float(),
             center=True,
             pad_mode="constant",
             return_complex=True,
         )
         # the square of a root: NeMo computes it so, and the last bit depends on it
         power = torch.view_as_real(spectrum).pow(2).sum(-1).sqrt().pow(2)
-        mel = torch.log(self.fb @ power + LOG_GUARD)
+        mel = torch.log(self.fb.to(power.dtype) @ power + LOG_GUARD)
         is_valid = mask_until(frames, mel.shape[-1])[:, None]
         mel = normalize_bands(mel, is_valid).masked_fill(~is_valid, self.pad_value)
         missing = -mel.shape[-1] % self.pad_to if self.pad_to > 0 else 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-import nndiff
 from common import add_input_options, add_tolerance_options, load_local, load_nemo, run_tool
 from sections import list_layers, percent, print_cause, print_layers, print_mismatches, print_title, view
+
+import nndiff
 
 
 def make_parser() -> ArgumentParser:

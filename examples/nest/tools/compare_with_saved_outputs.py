@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-import nndiff
 from common import MODE, add_tolerance_options, compute_loss, load_local, run_tool
 from sections import (
     list_layers,
@@ -17,6 +16,8 @@ from sections import (
     print_title,
     view,
 )
+
+import nndiff
 
 
 def make_parser() -> ArgumentParser:

@@ -7,10 +7,10 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-import nndiff
 from common import MODE, add_input_options, load_nemo, run_tool
 from saved_folder import save_folder
 
+import nndiff
 from nndiff.errors import ModelError
 
 MASKS = "(model):output.2"

@@ -183,3 +183,35 @@ def test_calls_that_depend_on_what_differs_are_no_cause():
     result = compared(one, broken)
     assert result.first_divergence.module == "stem"
     assert not told(result)
+
+
+class Ended(nn.Module):
+    """A block of two layers, which may end with a step more."""
+
+    def __init__(self, last=None, bias=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.block = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), *([last] if last else []))
+        self.head, self._bias = nn.Linear(8, 4), bias
+        self.block.register_forward_hook(lambda module, args, output: output + bias if bias else None)
+
+    def forward(self, x):
+        return self.head(self.block(x))
+
+
+@pytest.mark.parametrize("last", [nn.Dropout(0.5), nn.Tanh()])
+def test_a_step_that_one_side_alone_ends_a_module_with_is_named(last):
+    for side, models in (("candidate", (Ended(), Ended(last))), ("reference", (Ended(last), Ended()))):
+        (finding,) = told(compared(*models, mode="train"))
+        assert finding.where == ("block.2",)
+        assert f"block.2 is called by the {side} alone; without it both sides return the same from block" in (
+            finding.evidence
+        )
+
+
+def test_a_last_step_is_not_named_if_the_module_differs_without_it_too():
+    assert told(compared(Ended(bias=0.5), Ended(nn.Tanh()))) == []
+
+
+def test_a_last_step_that_changes_nothing_is_no_cause():
+    assert told(compared(Ended(bias=0.5), Ended(nn.Dropout(0.5)), mode="eval")) == []

@@ -6,14 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from nndiff.diagnosis.call_graph import Tensors
+from nndiff.diagnosis.call_graph import Tensors, have_same_bytes, is_inside
 from nndiff.diagnosis.modules import Meta, get_class, has_weights, read_module_tree, read_never_called
 from nndiff.diagnosis.site_pairs import SitePair
+from nndiff.diagnosis.tensor_values import tensors_agree
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.names import ancestors
 from nndiff.result import SIDES, Finding, InputState
-from nndiff.tensors import Slot, TensorRef
+from nndiff.tensors import MODEL, Slot, TensorRef
 from nndiff.text import first_few
 
 _MOST_SHOWN = 3
@@ -79,6 +80,8 @@ def find_call_causes(case: Case) -> Iterator[Finding]:
     if first is not None and first.slot is Slot.OUTPUT:
         for side in (0, 1):
             findings += _find_left_out(case, counts, side, until[1 - side])
+        for side in () if findings else (0, 1):
+            findings += _find_last_step(case, first, side)
     if not case.passed:
         findings += _find_wrong_order(case, counts)
     yield from findings or _find_shared_layers(case, counts, until[0])
@@ -133,6 +136,31 @@ def _find_left_out(case: Case, counts: _Counts, side: int, until: float) -> Iter
             "call it there too, or look for what does its work",
             0.7,
         )
+
+
+def _find_last_step(case: Case, first: SitePair, side: int) -> Iterator[Finding]:
+    """Yield the call with which the first diverging module ends on one side only.
+
+    It is proven: what that call was given is what the whole module returns on the other side.
+    """
+    own_tensors = (case.run.reference, case.run.candidate)[side]
+    own, partner = first.tensors[side], first.tensors[1 - side]
+    unpaired = {leftover.name for leftover in case.leftovers if leftover.side == SIDES[side]}
+    for tensor in own_tensors.values():
+        is_last = tensor.site.slot is Slot.OUTPUT and have_same_bytes(tensor, own)
+        if not is_last or tensor.name not in unpaired or not is_inside(tensor.site.module, own.site.module):
+            continue
+        events = [link.event for link in tensor.trace.inputs if link.event is not None]
+        given = own_tensors.get(events[0]) if len(events) == 1 else None
+        if given is not None and tensors_agree(given, partner, first.pair.atol, first.pair.rtol):
+            yield Finding(
+                Cause.CALLED_OTHERWISE,
+                (tensor.site.module,),
+                f"{tensor.site.module} is called by the {SIDES[side]} alone; without it both sides return the same "
+                f"from {first.module or MODEL}",
+                "leave it out, or call it on both sides",
+                0.95,
+            )
 
 
 def _list_repeated(own: CallCounts, partner: CallCounts, until: float) -> Iterator[str]:

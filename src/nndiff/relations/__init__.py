@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import fused, layout, mask, order, scale, weight_norm
+from nndiff.relations import fused, layout, mask, order, scale, summed, weight_norm
+from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
+from nndiff.relations.inversion import invert_operations
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
 from nndiff.relations.operations import load_relation
@@ -18,6 +20,8 @@ from nndiff.tensors import TensorRef
 
 __all__ = [
     "FAMILIES",
+    "Form",
+    "LayoutForm",
     "Operation",
     "Prove",
     "RelatedGroup",
@@ -25,6 +29,8 @@ __all__ = [
     "Relation",
     "are_too_large",
     "cut_part",
+    "describe_layout",
+    "invert_operations",
     "is_readable",
     "is_rearrangement",
     "load_relation",
@@ -39,7 +45,15 @@ __all__ = [
 ]
 
 # From sure to vague: the first that is proven is the relation.
-FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, order.prove, weight_norm.prove, fused.prove, scale.prove)
+FAMILIES: tuple[Prove, ...] = (
+    mask.prove,
+    layout.prove,
+    order.prove,
+    weight_norm.prove,
+    fused.prove,
+    summed.prove,
+    scale.prove,
+)
 
 
 def prove(

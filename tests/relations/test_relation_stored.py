@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nndiff.errors import ReportError
 from nndiff.relations import load_relation, operations, stored
 from nndiff.relations.operations import (
+    Add,
     Arrange,
     AsMask,
     Concatenate,
@@ -47,6 +48,7 @@ EXAMPLES = [
     Stack(1),
     Expand((4, 5)),
     SumOver((0, 2)),
+    Add(),
     Multiply(-0.5),
     WeightNorm((1, 2)),
     WeightNormGradient((1,)),
@@ -60,6 +62,13 @@ EXAMPLES = [
 
 def store(*candidate, kind="layout", reference=()):
     return {"kind": kind, "reference": list(reference), "candidate": list(candidate)}
+
+
+def test_it_is_stored_whether_other_orders_agree():
+    relation = Relation(RelationKind.LAYOUT, candidate=(Take(0, (1, 0)),), ambiguous=True)
+    assert load_relation(json.loads(json.dumps(relation.to_dict()))) == relation
+    with pytest.raises(ReportError, match="'ambiguous' is 'yes', expected a bool"):
+        load_relation({**stored(), "ambiguous": "yes"})
 
 
 def test_every_operation_is_stored_and_read_back():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import cast, fused, layout, mask, order, scale, shift, vocab, weight_norm
+from nndiff.relations import cast, fused, layout, mask, order, scale, shift, summed, vocab, weight_norm
+from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
+from nndiff.relations.inversion import invert_operations
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
 from nndiff.relations.proof import are_too_large, is_readable
@@ -19,6 +21,8 @@ from nndiff.tensors import TensorRef
 __all__ = [
     "FAMILIES",
     "STORED_FAMILIES",
+    "Form",
+    "LayoutForm",
     "Operation",
     "Prove",
     "RelatedGroup",
@@ -26,6 +30,8 @@ __all__ = [
     "Relation",
     "are_too_large",
     "cut_part",
+    "describe_layout",
+    "invert_operations",
     "is_readable",
     "is_rearrangement",
     "load_relation",
@@ -51,6 +57,7 @@ STORED_FAMILIES: tuple[Prove, ...] = (
     shift.prove,
     weight_norm.prove,
     fused.prove,
+    summed.prove,
 )
 
 

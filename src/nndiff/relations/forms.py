@@ -5,15 +5,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from nndiff.relations.axis_search import divisors, drop_ones
 from nndiff.relations.operations import Arrange, Concatenate, Expand, Permute, Reshape, Stack, Take
 from nndiff.relations.order import read_order
-from nndiff.relations.permutation import Factor, Places, factor_permutation, read_axis_order
+from nndiff.relations.permutation import (
+    Factor,
+    Places,
+    factor_permutation,
+    read_axis_order,
+    split_permutation,
+    spread_operations,
+    structure_permutation,
+)
 from nndiff.relations.relation import Operation, Relation
 from nndiff.tensors import Shape
 
@@ -108,7 +117,51 @@ def describe_layout(
     if relation.reference:
         return LayoutForm(Form.REARRANGED)
     name = reference_names[0] if reference_names else ""
-    return describe_moved(relation.candidate, reference_shapes[0], name, relation.ambiguous)
+    operations = relation.candidate
+    match operations:
+        case [Reshape() as split, Permute() as permute, Reshape() as merged] if (
+            split_orders(operations, merged.shape) is None
+        ):
+            operations = separate_orders(split.shape, permute.axes, merged.shape, candidate_shapes[0])
+    return describe_moved(operations, reference_shapes[0], name, relation.ambiguous)
+
+
+def separate_orders(split: Shape, axes: tuple[int, ...], merged: Shape, candidate: Shape) -> tuple[Operation, ...]:
+    """Return a split, permute and merge as an order of whole axes and then one of places along each.
+
+    As they are if an axis of the reference mixes axes of the candidate.
+    """
+    unchanged = Reshape(split), Permute(axes), Reshape(merged)
+    owners = assign_runs(split, candidate)
+    merged_from = assign_runs([split[axis] for axis in axes], merged)
+    if owners is None or merged_from is None or len(drop_ones(candidate)) != len(candidate):
+        return unchanged
+    whole_axes: list[int] = []
+    ordered: list[Operation] = []
+    for number in range(len(merged)):
+        runs = [axis for axis, target in zip(axes, merged_from, strict=True) if target == number]
+        sources = {owners[run] for run in runs}
+        if len(sources) != 1 or owners.count(min(sources)) != len(runs):
+            return unchanged
+        whole_axes.extend(sources)
+        sizes = [split[run] for run in sorted(runs)]
+        places = np.arange(merged[number]).reshape(sizes).transpose(np.argsort(np.argsort(runs))).reshape(-1)
+        ordered.extend(spread_operations(structure_permutation(places.tolist()), merged, number))
+    turned = (Permute(tuple(whole_axes)),) if whole_axes != sorted(whole_axes) else ()
+    return (*turned, *ordered)
+
+
+def assign_runs(runs: Sequence[int], shape: Shape) -> list[int] | None:
+    """Return of which axis of a shape each run of places is a part; None if a run crosses axes."""
+    axes: list[int] = []
+    remaining = list(runs)
+    for axis, size in enumerate(shape):
+        while size > 1:
+            if not remaining or size % remaining[0]:
+                return None
+            size //= remaining.pop(0)
+            axes.append(axis)
+    return axes if not remaining else None
 
 
 def describe_moved(operations: Sequence[Operation], shape: Shape, name: str, ambiguous: bool) -> LayoutForm:
@@ -169,13 +222,16 @@ def split_orders(operations: Sequence[Operation], shape: Shape) -> list[tuple[in
 
 def describe_order(places: Places, axis: int, ndim: int, name: str) -> LayoutForm:
     """Return the name of the order of places that makes the candidate's slices the reference's."""
+    gates = find_gates(places) if RECURRENT.search(name) else ()
+    if gates:
+        return LayoutForm(Form.GATE_ORDER, axis=axis, order=gates, block=len(places) // len(gates))
     factors = factor_permutation(places)
     rotated = find_rotation(places, factors, name)
     if rotated is not None:
         return merge_forms(LayoutForm(rotated.form, axis=axis), rotated)
     moved = [factor for factor in factors if not factor.is_kept]
     if len(moved) == 1 and moved[0].places is None:
-        return describe_axis_order(moved[0], factors, axis, ndim, len(places))
+        return describe_axis_order(moved[0], factors, axis, ndim)
     if len(moved) == 1 and (len(factors) > 1 or len(places) <= 4):
         block_form = describe_blocks(moved[0], factors, axis, name)
         if block_form is not None:
@@ -183,6 +239,15 @@ def describe_order(places: Places, axis: int, ndim: int, name: str) -> LayoutFor
     if ndim > 2:
         return LayoutForm(Form.SLICES_PERMUTED, axis=axis)
     return LayoutForm(Form.COLUMNS_PERMUTED if axis == 1 else Form.ROWS_PERMUTED, axis=axis)
+
+
+def find_gates(places: Places) -> tuple[int, ...]:
+    """Return the order of the four gates of an LSTM or the three of a GRU; empty if the places are none of gates."""
+    for count in (4, 3):
+        split = split_permutation(places, len(places) // count) if len(places) % count == 0 else None
+        if split is not None and np.array_equal(split[1], np.arange(len(places) // count)):
+            return invert_places(split[0].tolist())
+    return ()
 
 
 def find_rotation(places: Places, factors: Sequence[Factor], name: str) -> LayoutForm | None:
@@ -227,7 +292,7 @@ def find_rotated_region(places: Places) -> tuple[int, int] | None:
     return outer, inner
 
 
-def describe_axis_order(moved: Factor, factors: Sequence[Factor], axis: int, ndim: int, length: int) -> LayoutForm:
+def describe_axis_order(moved: Factor, factors: Sequence[Factor], axis: int, ndim: int) -> LayoutForm:
     """Return the name of an order that comes of splitting an axis and permuting what it is split into."""
     if moved.axes == (1, 0) and 2 in moved.sizes and len(factors) == 1:
         form = Form.DEINTERLEAVED if moved.sizes[0] == 2 else Form.INTERLEAVED
@@ -248,8 +313,6 @@ def describe_blocks(moved: Factor, factors: Sequence[Factor], axis: int, name: s
         return merge_forms(found, LayoutForm(Form.CHANNELS_REVERSED))
     if order == (1, 0) and block > 1:
         return merge_forms(found, LayoutForm(Form.HALVES_SWAPPED))
-    if len(order) in (3, 4) and block > 1 and RECURRENT.search(name):
-        return merge_forms(found, LayoutForm(Form.GATE_ORDER))
     if block > 1 and ATTENTION.search(name):
         heads = LayoutForm(Form.HEAD_ORDER, heads=len(order) * groups, head_dim=block)
         return merge_forms(found, heads)
@@ -289,23 +352,18 @@ def describe_fused(
         form = Form.STACKED if prepare else Form.SHARDED if is_one_name else Form.CONCATENATED
         return merge_forms(known, LayoutForm(form))
     lengths = [(shape[::-1] if transposed else shape)[join.axis] for shape in part_shapes]
-    return merge_forms(known_without_order(known), describe_dealt(places, lengths, split, names))
-
-
-def known_without_order(known: LayoutForm) -> LayoutForm:
-    """Return what is known of parts whose rows are dealt out: the order of parts is that within a group."""
-    return LayoutForm(
-        known.form, axis=known.axis, transposed=known.transposed, split=known.split, ambiguous=known.ambiguous
-    )
+    return merge_forms(replace(known, order=()), describe_dealt(places, lengths, split, names))
 
 
 def describe_dealt(places: Places, lengths: Sequence[int], split: bool, names: Sequence[str]) -> LayoutForm:
     """Return how the rows of parts are dealt out in a whole: in how many groups, how many of each part in a group."""
     owners = np.empty(len(places), np.intp)
     owners[places] = np.repeat(np.arange(len(lengths)), lengths)
-    groups = math.gcd(*lengths)
-    while groups > 1 and (len(places) % groups or np.ptp(owners.reshape(groups, -1), axis=0).any()):
-        groups = next(number for number in range(groups - 1, 0, -1) if math.gcd(*lengths) % number == 0)
+    groups = 1
+    for groups in reversed(divisors(math.gcd(*lengths))):
+        by_group = owners.reshape(groups, -1)
+        if np.array_equal(by_group, np.broadcast_to(by_group[0], by_group.shape)):
+            break
     period = owners[: len(places) // groups]
     starts = np.flatnonzero(np.diff(period, prepend=-1))
     order = tuple(period[starts].tolist())

@@ -356,6 +356,32 @@ class SumOver:
 
 
 @dataclass(frozen=True)
+class Add:
+    """Add up several arrays of one shape: the two biases of a recurrent layer."""
+
+    op: ClassVar[str] = "add"
+
+    @classmethod
+    def load(cls, fields: Fields) -> Add:
+        """Return a stored one."""
+        return cls()
+
+    @property
+    def text(self) -> str:
+        """Return it as a person would write it."""
+        return "add"
+
+    def apply(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return the sum alone, in the type of the arrays."""
+        if len({array.shape for array in arrays}) != 1:
+            raise ValueError(f"shapes {[array.shape for array in arrays]} cannot be added")
+        total = arrays[0]
+        for array in arrays[1:]:
+            total = np.add(total, array)
+        return [total]
+
+
+@dataclass(frozen=True)
 class Multiply:
     """Multiply every element with one factor."""
 
@@ -509,6 +535,7 @@ OPERATIONS: tuple[Any, ...] = (
     Stack,
     Expand,
     SumOver,
+    Add,
     Multiply,
     WeightNorm,
     WeightNormGradient,

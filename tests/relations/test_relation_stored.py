@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nndiff.errors import ReportError
 from nndiff.relations import load_relation, operations, stored
+from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm
 from nndiff.relations.operations import (
     Add,
     Arrange,
@@ -57,6 +58,9 @@ EXAMPLES = [
     MultiplyAlong(0, (2.0, -1.0)),
     Shift(-1.0),
     ShiftAlong(1, (0.0, 1.0, -2.5)),
+    FoldBatchNorm(1e-5, 0, True),
+    FoldNorm(1, False),
+    AddLowRank(2.0, True),
 ]
 
 
@@ -151,6 +155,9 @@ HOSTILE = {
     "shift by nothing": store({"op": "shift", "number": 0.0}),
     "shifts without end": store({"op": "shift_along", "axis": 0, "numbers": [math.inf]}),
     "shifts that are no list": store({"op": "shift_along", "axis": 0, "numbers": 1.0}),
+    "negative eps": store({"op": "fold_batch_norm", "eps": -1.0, "axis": 0, "has_bias": True}),
+    "flag of a number": store({"op": "fold_norm", "axis": 0, "has_bias": 1}),
+    "adapter of nothing": store({"op": "add_low_rank", "scale": 0.0, "transposed": False}),
     "control characters": store({"op": "\x1b[2J"}),
 }
 

@@ -88,6 +88,13 @@ class Fields:
             raise self.fail(name, "a finite number other than 0")
         return number
 
+    def read_size(self, name: str) -> float:
+        """Return a finite number that is not negative."""
+        number = self.stored.get(name)
+        if not isinstance(number, float) or not math.isfinite(number) or number < 0:
+            raise self.fail(name, "a finite number, 0 or more")
+        return number
+
     def read_numbers(self, name: str) -> tuple[float, ...]:
         """Return a list of finite numbers."""
         numbers = self.stored.get(name)

@@ -9,7 +9,7 @@ from nndiff import relations
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.plan import Plan
 from nndiff.proofs import RelatedTensors, apply_relation, make_related_pair, pair_tied
-from nndiff.result import Leftover, Rules
+from nndiff.result import CANDIDATE, REFERENCE, Leftover, Rules
 from nndiff.tensors import Shape, TensorRef
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
@@ -51,30 +51,38 @@ class CheckpointSearch:
         return replace(site, pair=apply_relation(pair, relation, metrics, self._rules))
 
     def prove_groups(self, related: RelatedTensors) -> None:
-        """Pair groups that alignment found by content, and those that belong together by their place in the model."""
+        """Pair groups that alignment found by content, and those that belong together by their names."""
         plan = self._plan
         for group in getattr(plan.alignment, "groups", ()):
             reference = [plan.reference.tensors[name] for name in group.reference]
             candidate = [plan.candidate.tensors[name] for name in group.candidate]
-            self._prove_group(related, reference, candidate)
+            relation = self._prove(reference, candidate, *self._choose_tolerance(reference, candidate))
+            if relation is not None:
+                self._add_group(related, relations.RelatedGroup(tuple(reference), tuple(candidate), relation))
+        in_question = [site for site in related.pairs if not site.passed]
+        free = related.list_free(REFERENCE, plan.reference), related.list_free(CANDIDATE, plan.candidate)
+        sides = {tensor.name: tensor for tensor in free[0]}, {tensor.name: tensor for tensor in free[1]}
+        for site in in_question:
+            sides[0][site.reference.name], sides[1][site.candidate.name] = site.tensors
+        names = [(site.reference.name, site.candidate.name) for site in in_question]
+        atol, rtol = self._tolerance.atol, self._tolerance.rtol
+        for proven in relations.relate_groups(*sides, names, atol, rtol):
+            self._add_group(related, proven)
 
-    def _prove_group(
-        self, related: RelatedTensors, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]
-    ) -> None:
-        """Make one pair of several tensors, if a relation is proven between them."""
+    def _choose_tolerance(self, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]) -> tuple[float, float]:
         names = [tensor.name for tensor in (*reference, *candidate)]
-        atol, rtol = self._tolerance.for_pair(names, reference[0].dtype, candidate[0].dtype)
-        relation = self._prove(reference, candidate, atol, rtol)
-        if relation is None:
-            return
-        pair = make_related_pair(self._plan, reference, candidate, atol, rtol)
-        metrics = relations.measure_related(relation, reference, candidate, atol, rtol)
-        pair = apply_relation(pair, relation, metrics, self._rules)
-        taken = {tensor.name for tensor in reference}, {tensor.name for tensor in candidate}
+        return self._tolerance.for_pair(names, reference[0].dtype, candidate[0].dtype)
+
+    def _add_group(self, related: RelatedTensors, group: relations.RelatedGroup) -> None:
+        """Make one pair of several tensors; pairs by name of the same tensors are part of it now."""
+        atol, rtol = self._choose_tolerance(group.reference, group.candidate)
+        pair = make_related_pair(self._plan, group.reference, group.candidate, atol, rtol)
+        pair = apply_relation(pair, group.relation, group.measure(atol, rtol), self._rules)
+        taken = {tensor.name for tensor in group.reference}, {tensor.name for tensor in group.candidate}
         related.pairs = [
             site for site in related.pairs if site.reference.name not in taken[0] or site.candidate.name not in taken[1]
         ]
-        related.add_group(SitePair(pair, reference[0], candidate[0]), reference, candidate)
+        related.add_group(SitePair(pair, group.reference[0], group.candidate[0]), group.reference, group.candidate)
 
     def _prove(
         self, reference: Sequence[TensorRef], candidate: Sequence[TensorRef], atol: float, rtol: float

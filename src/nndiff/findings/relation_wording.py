@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from nndiff.findings.causes import Cause
 from nndiff.relations import Relation
+from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
-from nndiff.relations.operations import Multiply, WeightNorm
+from nndiff.relations.operations import Add, Multiply, WeightNorm
 from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
 from nndiff.relations.vocab import describe_added_rows
 from nndiff.tensors import TensorRef
@@ -70,6 +71,14 @@ def describe_relation(
                 return RelationText(cause, f"rounded to {operation.dtype} in the {_name_other_side(relation)}")
             case WeightNorm():
                 return RelationText(Cause.WEIGHT_NORM, "equal once weight norm is applied")
+            case FoldBatchNorm():
+                return RelationText(Cause.BATCH_NORM_FOLDED, "batch norm is folded into the layer before it")
+            case FoldNorm():
+                return RelationText(cause, "the weights of a norm are folded into the layer after it")
+            case AddLowRank():
+                return RelationText(Cause.LORA, "the adapter is merged on one side and stored beside on the other")
+            case Add():
+                return RelationText(cause, "two biases are added up into one")
             case MultiplyAlong():
                 return RelationText(cause, f"scaled by one factor for each place along axis {operation.axis}")
             case ShiftAlong():

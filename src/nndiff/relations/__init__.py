@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nndiff.relations import cast, fused, layout, mask, order, scale, shift, summed, vocab, weight_norm
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
+from nndiff.relations.groups import relate_groups
 from nndiff.relations.inversion import invert_operations
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
@@ -41,6 +42,7 @@ __all__ = [
     "prove_gradient",
     "prove_tied",
     "read_factor",
+    "relate_groups",
     "relate_leftovers",
     "relate_parts",
 ]

@@ -16,7 +16,7 @@ FLOORS = (
     "files tensors facts result result_json",
     "sources stats recording",
     "align relations models",
-    "plan judge rejudge settings",
+    "plan judge rejudge settings conversion",
     "diagnosis findings runs",
     "comparison checkpoints proofs batches modes verification",
     "reports",

@@ -43,6 +43,21 @@ class DType:
             return np.take(_build_float8_table(self.name), raw)
         return raw
 
+    def encode(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return numbers as raw elements, rounded to nearest, ties to even, as torch casts."""
+        raw: NDArray[Any]
+        with np.errstate(all="ignore"):  # what is too large becomes inf, or the largest float8
+            if self.name == "bfloat16":
+                bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+                rounded = (bits + ((bits >> 16) & 1) + np.uint32(0x7FFF)) >> 16
+                raw = np.where(np.isnan(numbers), (bits >> 16) | 0x40, rounded)
+            elif self.name in _FLOAT8:
+                raw = _encode_float8(self.name, numbers)
+            else:
+                raw = numbers != 0 if self.kind == "bool" else numbers
+            raw = raw.astype(self.storage)
+        return raw
+
 
 # exponent bits, mantissa bits, exponent bias, which codes are not numbers
 _FLOAT8: dict[str, tuple[int, int, int, str]] = {
@@ -78,6 +93,29 @@ def _build_float8_table(name: str) -> NDArray[np.float32]:
         values = np.where(top & (mantissa == 0), np.copysign(np.inf, values), values)
         values = np.where(top & (mantissa != 0), np.nan, values)
     return values.astype(np.float32)
+
+
+def _encode_float8(name: str, numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return the codes of the values of a float8 kind that are nearest to some numbers."""
+    table = _build_float8_table(name).astype(np.float64)
+    codes = np.flatnonzero(np.isfinite(table))
+    codes = codes[np.lexsort((codes, table[codes]))]  # of zero and minus zero, zero first
+    values = table[codes]
+    wide = np.asarray(numbers, np.float64)
+    above = np.clip(np.searchsorted(values, wide), 1, len(values) - 1)
+    gaps = values[above] - wide, wide - values[above - 1]
+    is_above = (gaps[0] < gaps[1]) | ((gaps[0] == gaps[1]) & (codes[above] % 2 == 0))
+    nearest = codes[np.where(is_above, above, above - 1)]
+    zero, minus_zero = np.flatnonzero(table == 0)[[0, -1]]
+    nearest = np.where(table[nearest] == 0, np.where(np.signbit(wide), minus_zero, zero), nearest)
+    for code in np.flatnonzero(np.isinf(table)):
+        # half a step beyond the largest number infinity begins
+        largest = values[-1] if table[code] > 0 else values[0]
+        step = values[-1] - values[-2]
+        is_beyond = np.abs(wide) >= np.abs(largest) + step / 2
+        nearest = np.where(is_beyond & (np.sign(wide) == np.sign(largest)), code, nearest)
+    nearest = np.where(np.isnan(wide), np.flatnonzero(np.isnan(table))[0], nearest)
+    return nearest.astype(np.uint8)
 
 
 def _build_dtypes() -> dict[str, DType]:

@@ -6,6 +6,7 @@ NndiffError                 the root: everything nndiff raises on purpose (exit 
 │   ├── DamagedError        a recording has changed since it was written
 │   └── UnsafeFileError     reading it would take too much memory, disk or trust
 ├── AlignmentError          naming rules do not fit these names
+├── ConversionError         a map cannot be read, does not fit a checkpoint, or cannot be carried out
 ├── ReportError             a report cannot be written or read back
 ├── ModelError              a model cannot be built, fed or run
 │   ├── CheckpointError     a checkpoint does not fit the model; knows whether part of it would load
@@ -47,6 +48,10 @@ class UnsafeFileError(SourceError):
 
 class AlignmentError(NndiffError):
     """Say that naming rules do not fit the names."""
+
+
+class ConversionError(NndiffError):
+    """Say that a map cannot be read, does not fit a checkpoint, or cannot be carried out."""
 
 
 class ReportError(NndiffError):

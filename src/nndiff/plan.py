@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nndiff.align import Alignment, Hint, Match, Rename, align
+from nndiff.conversion import ConversionMap, convert_source, list_unmentioned
 from nndiff.errors import ModelError, UsageError
 from nndiff.names import matches_any, natural_key, selected
 from nndiff.relations.buffers import is_derived
@@ -18,7 +19,7 @@ from nndiff.result import CANDIDATE, REFERENCE, Leftover, LeftoverReason, Note, 
 from nndiff.settings import compare_settings, note_harmless_settings
 from nndiff.sources import Source, open_source
 from nndiff.tensors import Slot, TensorRef
-from nndiff.text import plural
+from nndiff.text import counted, plural, printable
 
 _LARGEST_COMPUTED = 1 << 22  # elements of a buffer that are read to see whether it is computed: masks of 2,048 x 2,048
 
@@ -32,6 +33,7 @@ class PairingRules:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
+    conversion: ConversionMap | None = None  # turns the reference into the candidate's names and layout first
 
     def selects(self, *names: str) -> bool:
         """Return True if a pair counts: included by one of its names, excluded by none."""
@@ -180,6 +182,8 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
     if not candidates:
         raise UsageError("a comparison needs a reference and at least one candidate")
     opened = _drop_unselected_outputs(open_source(reference, REFERENCE), rules)
+    if rules.conversion is not None:
+        opened = _convert_reference(opened, rules.conversion)
     plans: list[Plan] = []
     for number, candidate in enumerate(candidates, 1):
         role = CANDIDATE if len(candidates) == 1 else f"candidate {number}"
@@ -189,13 +193,27 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
             plans.append(_plan_recordings(label, opened, source, rules))
         else:
             nameless = opened.kind == source.kind and opened.kind in ("array", "npy")
-            full = align(opened.tensors, source.tensors, rules.renames, rules.mapping, nameless=nameless)
+            mapping = dict(rules.mapping)
+            if rules.conversion is not None:
+                mapping = {name: name for name in opened.tensors if name in source.tensors}
+            full = align(opened.tensors, source.tensors, rules.renames, mapping, nameless=nameless)
             differing, setting_notes = compare_settings(opened, source, label)
             settings = tuple(setting for setting in differing if rules.selects(setting.name))
             alignment, notes = filter_alignment(full, rules, [setting.name for setting in differing])
             notes = (*notes, *setting_notes, *note_harmless_settings(settings))
             plans.append(Plan(label, opened, source, alignment, notes, settings))
     return plans
+
+
+def _convert_reference(source: Source, conversion: ConversionMap) -> Source:
+    """Return the reference as the map makes it, with the tensors that the map knows nothing of as they are."""
+    converted = convert_source(source, conversion)
+    tensors = {name: source.tensors[name] for name in list_unmentioned(source, conversion)}
+    notes = [*converted.notes, f"converted by the map, {plural(len(conversion.entries), 'tensor')}"]
+    unused = [name for name in conversion.unused if name in source.tensors]
+    if unused:
+        notes.append(f"the map makes no use of {counted([printable(name) for name in unused], 'tensor')}")
+    return replace(converted, tensors={**tensors, **converted.tensors}, notes=tuple(notes), settings=source.settings)
 
 
 def _plan_recordings(label: str, reference: Source, candidate: Source, rules: PairingRules) -> Plan:

@@ -19,6 +19,8 @@ COMMANDS = {
     "run": "record two models, each in its own process, and compare them layer by layer",
     "record": "run a model once and save what every layer did, forward and backward",
     "verify": "load a checkpoint into implementations of its model, and back again, and require the same bits",
+    "map": "say how two checkpoints are related, as names and operations",
+    "convert": "rewrite a checkpoint in another one's names and layout",
     "modes": "record every mode of a model (quantised, cast, ...) and compare them with the reference",
     "show": "show what is inside: names, shapes, dtypes, statistics",
     "report": "render a saved result again, in any format, at any tolerance",
@@ -26,7 +28,7 @@ COMMANDS = {
     "demo": "see it all on small built-in models",
 }
 
-_RUN_NO_MODELS = ("diff", "run", "verify", "show", "report", "prune")  # in this process
+_RUN_NO_MODELS = ("diff", "run", "verify", "map", "convert", "show", "report", "prune")  # in this process
 _USAGE_ERROR = 2
 
 _DESCRIPTION = """\
@@ -39,6 +41,8 @@ examples:
   nndiff run ours.py theirs.py                     run two models on the same inputs, compare every layer
   nndiff record model.py -o ref.nnrec --backward   save what every layer did ...
   nndiff diff ref.nnrec port.py                    ... and compare another model with it
+  nndiff map a.pt b.safetensors -o map.json        how is one made of the other ...
+  nndiff convert a.pt --map map.json -o b.safetensors   ... and do it
   nndiff verify model.nemo --into port.py          does the checkpoint load into both, bit for bit
   nndiff modes quantised.py -o layer_outputs       one reference, many modes: which is good enough
   nndiff show model.ckpt                           list what is inside

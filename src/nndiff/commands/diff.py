@@ -25,6 +25,7 @@ from nndiff.commands.options import (
 )
 from nndiff.commands.progress import ProgressBar
 from nndiff.comparison import run_plans
+from nndiff.conversion import is_conversion_map, read_conversion_map
 from nndiff.errors import UsageError
 from nndiff.judge import parse_accept, parse_judge
 from nndiff.models.rerun import is_recorded_run, read_run_settings
@@ -44,6 +45,7 @@ _EXAMPLES = """\
   nndiff diff a.pt b.pt --rename '^transformer\\.=>model.'  rewrite candidate names into reference names
   nndiff diff ref.nnrec cand.nnrec                         two recordings, layer by layer
   nndiff diff ref.nnrec model.py --ckpt last.ckpt          run a model on the recorded inputs
+  nndiff diff a.pt b.pt --map map.json                     apply the names and operations of nndiff map first
   nndiff diff a.pt b.pt --dry-run                          which names are paired, without reading data
   nndiff diff runs/ref runs/ours --output-dir out          two trainings, step by step
   nndiff diff a.pt b.pt --report junit:diff.xml --report md:diff.md
@@ -74,12 +76,14 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
 
 def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
     """Return the pairing rules that the options give."""
+    conversion = read_conversion_map(args.map) if args.map and is_conversion_map(args.map) else None
     return PairingRules(
         tuple(Rename.parse(text) for text in args.rename),
-        read_map(args.map) if args.map else {},
+        read_map(args.map) if args.map and conversion is None else {},
         tuple(args.include),
         tuple(args.exclude),
         parse_groups(args.group),
+        conversion,
     )
 
 
@@ -119,6 +123,8 @@ def _compare_trainings(
 
     _refuse_replay_options(args)
     _refuse_options_about_tensors(args)
+    if pairing.conversion is not None:
+        raise UsageError(f"{args.map} is a map of nndiff map, for checkpoints: training runs take pairs of names")
     rules = RunRules(
         pairing.renames,
         pairing.mapping,

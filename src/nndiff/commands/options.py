@@ -157,6 +157,13 @@ RENAME = repeatable(
     metavar="REGEX=>REPLACEMENT",
     help="rewrite candidate names into reference names; repeatable, applied in order",
 )
+MAP = option(
+    "--map",
+    metavar="FILE",
+    type=parse_path,
+    help='pairs of tensor or module names: JSON {"ref": "cand"}, or lines of \'REF => CAND\'; or what nndiff map '
+    "wrote, which is applied to the reference first",
+)
 PAIRING = OptionGroup(
     "pairing",
     (
@@ -166,12 +173,7 @@ PAIRING = OptionGroup(
             "--group", metavar="NAME=PATTERN", help="report totals for the tensors that match, as NAME; repeatable"
         ),
         RENAME,
-        option(
-            "--map",
-            metavar="FILE",
-            type=parse_path,
-            help='pairs of tensor or module names: JSON {"ref": "cand"}, or lines of \'REF => CAND\'',
-        ),
+        MAP,
         flag("--dry-run", help="print what would be compared with what, without reading any data"),
     ),
 )

@@ -35,6 +35,7 @@ _DTYPES = {
     "C64": "complex64",
     "C128": "complex128",
 }
+DTYPE_CODES = {name: code for code, name in _DTYPES.items()}
 _PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # several elements a byte: compared as bytes
 
 

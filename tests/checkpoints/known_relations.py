@@ -690,7 +690,7 @@ def fused_with_a_wrong_key() -> Sides:
 @unrelated
 def folded_with_noise() -> Sides:
     weights, folded = KNOWN["batch_norm_folded"].make()
-    return weights, change(folded, r"^embedder.*weight", _noise(0.01))
+    return weights, change(folded, r"convolution.weight", _noise(0.01))
 
 
 @unrelated

@@ -72,7 +72,11 @@ def find_frequencies(pairs: Sequence[SitePair]) -> Iterator[Finding]:
 
 def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterator[Finding]:
     """Yield which tensors go by other names, where names did not pair them."""
-    renamed = [site for site in pairs if site.pair.method in BY_CONTENT]
+    renamed = []
+    for site in pairs:
+        is_group = JOINT in site.pair.reference_name + site.pair.candidate_name
+        if site.pair.method in BY_CONTENT and not is_group:
+            renamed.append(site)
     if not renamed:
         return
     patterns: dict[tuple[str, str], None] = {}

@@ -32,13 +32,13 @@ _TYPES = (
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
     *_FLOAT8,
 )
-_CODES = {name: code for code, name in enumerate(_TYPES)}
-_BYTE = _CODES["uint8"]  # bool and opaque bytes are compared as they are stored
+TYPE_CODES = {name: code for code, name in enumerate(_TYPES)}
+_BYTE = TYPE_CODES["uint8"]  # bool and opaque bytes are compared as they are stored
 for _number, _name in enumerate(_FLOAT8):
     _native.set_float8(_number, DTYPES[_name].decode(np.arange(256, dtype=np.uint8)).tobytes())
 
 _PAIR = struct.Struct("=4i3q2d")  # Packed in native/gather.h
-_native.know(MemoryData, FileData, _CODES)
+_native.know(MemoryData, FileData, TYPE_CODES)
 
 _STEP = 1 << 24  # elements between two looks at the keyboard
 _FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
@@ -255,7 +255,7 @@ def _add_or_separate(job: Job, pairs: _Pairs) -> _Pairs | None:
 def _locate_side(tensor: TensorRef) -> _Side:
     """Return where C finds the elements of a tensor."""
     data, dtype = settled(tensor.data), tensor.dtype
-    code = _CODES.get(dtype.name, _BYTE if dtype.kind in ("bool", "opaque") else -1)
+    code = TYPE_CODES.get(dtype.name, _BYTE if dtype.kind in ("bool", "opaque") else -1)
     if type(data) is MemoryData:
         array = data.array
         is_bool_byte = array.dtype == np.bool_ and dtype.storage.itemsize == 1

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nndiff.align import Alignment, Hint, Match, Rename, align
+from nndiff.align import Alignment, GroupMatch, Hint, Match, Rename, align
 from nndiff.errors import ModelError, UsageError
+from nndiff.files import unchanged
 from nndiff.names import matches_any, natural_key, selected
 from nndiff.result import CANDIDATE, REFERENCE, Leftover, LeftoverReason, Note, NoteSlug
 from nndiff.sources import Source, open_source
@@ -30,6 +31,7 @@ class PairingRules:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
+    content: bool = True  # tensors of checkpoints that names leave over are paired by what they hold
 
     def selects(self, *names: str) -> bool:
         """Return True if a pair counts: included by one of its names, excluded by none."""
@@ -60,22 +62,27 @@ class Plan:
         for match in matches:
             yield match, self.reference.tensors[match.reference], self.candidate.tensors[match.candidate]
 
-    def leftovers(self) -> list[Leftover]:
-        """Return the tensors without a partner, in natural order, each with the reason."""
+    def leftovers(self, proven: Iterable[GroupMatch] = ()) -> list[Leftover]:
+        """Return the tensors without a partner and outside proven groups, in natural order, each with the reason."""
+        grouped: tuple[set[str], set[str]] = (set(), set())
+        for group in proven:
+            grouped[0].update(group.reference)
+            grouped[1].update(group.candidate)
         whole_names: tuple[set[str], set[str]] = (set(), set())
         for match in self.alignment.matches:
             whole_names[0].add(match.reference)
             whole_names[1].add(match.candidate)
         sides = (
-            (REFERENCE, self.reference, self.candidate, self.alignment.only_reference, whole_names[0]),
-            (CANDIDATE, self.candidate, self.reference, self.alignment.only_candidate, whole_names[1]),
+            (REFERENCE, self.reference, self.candidate, self.alignment.only_reference, whole_names[0], grouped[0]),
+            (CANDIDATE, self.candidate, self.reference, self.alignment.only_candidate, whole_names[1], grouped[1]),
         )
         leftovers = []
-        for side, source, other, hints, paired in sides:
+        for side, source, other, hints, paired, in_groups in sides:
             finder = _ReasonFinder(source, other, paired) if self.recorded else None
-            for name in sorted(hints, key=natural_key):
+            for name in sorted(hints.keys() - in_groups, key=natural_key):
                 tensor, hint = source.tensors[name], hints[name]
-                reason = finder.find_reason(tensor) if finder else LeftoverReason.NO_PARTNER
+                reason = LeftoverReason.AMBIGUOUS if hint.partners else LeftoverReason.NO_PARTNER
+                reason = finder.find_reason(tensor) if finder else reason
                 leftovers.append(_make_leftover(self.label, side, tensor, hint, reason))
         return leftovers
 
@@ -170,7 +177,7 @@ def is_computed_buffer(tensor: TensorRef) -> bool:
 
 
 def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRules) -> list[Plan]:
-    """Open the sources and pair their tensors, reading no data."""
+    """Open the sources and pair their tensors; data is read only to pair by content what names leave over."""
     if not candidates:
         raise UsageError("a comparison needs a reference and at least one candidate")
     opened = _drop_unselected_outputs(open_source(reference, REFERENCE), rules)
@@ -183,7 +190,10 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
             plans.append(_plan_recordings(label, opened, source, rules))
         else:
             nameless = opened.kind == source.kind and opened.kind in ("array", "npy")
-            full = align(opened.tensors, source.tensors, rules.renames, rules.mapping, nameless=nameless)
+            with unchanged():
+                full = align(
+                    opened.tensors, source.tensors, rules.renames, rules.mapping, nameless, content=rules.content
+                )
             alignment, notes = filter_alignment(full, rules)
             plans.append(Plan(label, opened, source, alignment, notes))
     return plans
@@ -292,6 +302,7 @@ def filter_alignment(full: Alignment, rules: PairingRules) -> tuple[Alignment, t
         full,
         matches=tuple(match for match in full.matches if rules.selects(match.reference, match.candidate)),
         fused=tuple(fused for fused in full.fused if rules.selects(fused.whole, *fused.parts)),
+        groups=tuple(group for group in full.groups if rules.selects(*group.reference, *group.candidate)),
         only_reference={name: hint for name, hint in full.only_reference.items() if rules.selects(name)},
         only_candidate={name: hint for name, hint in full.only_candidate.items() if rules.selects(name)},
     )

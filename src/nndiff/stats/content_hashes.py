@@ -12,6 +12,7 @@ tensors for which both are equal hold the same values in the same order. Both up
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,8 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType
-from nndiff.recording.format.digests import native, threads_for
 from nndiff.tensors import FileData, TensorRef, settled
+
+try:
+    from nndiff.stats import native_engine
+
+    native = None if os.environ.get("NNDIFF_ENGINE") == "numpy" else native_engine
+except ImportError:  # not built here
+    native = None
 
 ALL_BITS = (1 << 64) - 1
 _KEYS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0x8CB92BA72F3D8DD7)  # native/types.c
@@ -84,7 +91,10 @@ def hash_content(tensor: TensorRef, rounding: Rounding = Rounding.NOTHING) -> Co
         rounding = Rounding.NOTHING
     dtype = _numbers_of(tensor.dtype)
     for piece in _read_pieces(tensor, dtype):
-        sums = _sum_native(piece, dtype, rounding, at) if native is not None else _sum_numpy(piece, dtype, rounding, at)
+        if native is not None:
+            sums = native.sum_content(piece, dtype.name, rounding, at)
+        else:
+            sums = _sum_numpy(piece, dtype, rounding, at)
         values, placed, at = values + sums[0], placed + sums[1], at + piece.size
     return ContentHash(values & ALL_BITS, placed & ALL_BITS, tensor.count)
 
@@ -159,14 +169,6 @@ def _read_pieces(tensor: TensorRef, dtype: DType) -> Iterator[NDArray[Any]]:
         return
     for block in tensor.blocks(_READ):
         yield np.ascontiguousarray(block, tensor.dtype.storage).view(dtype.storage)
-
-
-def _sum_native(piece: NDArray[Any], dtype: DType, rounding: Rounding, at: int) -> tuple[int, int]:
-    """Return both sums of elements in C."""
-    from nndiff.stats.native_engine import TYPE_CODES
-
-    sums: tuple[int, int] = native.content(piece, TYPE_CODES[dtype.name], rounding, at, threads_for(piece.nbytes))
-    return sums
 
 
 def _sum_numpy(piece: NDArray[Any], dtype: DType, rounding: Rounding, at: int) -> tuple[int, int]:

@@ -32,19 +32,20 @@ _TYPES = (
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
     *_FLOAT8,
 )
-TYPE_CODES = {name: code for code, name in enumerate(_TYPES)}
-_BYTE = TYPE_CODES["uint8"]  # bool and opaque bytes are compared as they are stored
+_CODES = {name: code for code, name in enumerate(_TYPES)}
+_BYTE = _CODES["uint8"]  # bool and opaque bytes are compared as they are stored
 for _number, _name in enumerate(_FLOAT8):
     _native.set_float8(_number, DTYPES[_name].decode(np.arange(256, dtype=np.uint8)).tobytes())
 
 _PAIR = struct.Struct("=4i3q2d")  # Packed in native/gather.h
-_native.know(MemoryData, FileData, TYPE_CODES)
+_native.know(MemoryData, FileData, _CODES)
 
 _STEP = 1 << 24  # elements between two looks at the keyboard
 _FED_STEP = 1 << 20  # elements held at once of tensors that cannot be read in place
 _BATCH_ELEMENTS = 1 << 24
 _BATCH_PAIRS = 1 << 9
 _BATCH_FILES = OPEN_AT_ONCE // 2
+_SUMMED_BY_ONE = 1 << 20  # bytes that one thread sums before others would have started
 _THREAD_PAIRS = 32  # pairs in a batch that are worth a thread of their own
 
 
@@ -141,6 +142,12 @@ class _RunningBatch:
             ref_piece = _read_piece(reference, *span) if reference else None
             cand_piece = _read_piece(candidate, *span) if candidate else None
             yield self.batch.feed(_FED_STEP, ref_piece, cand_piece)
+
+
+def sum_content(elements: NDArray[Any], dtype: str, rounding: int, at: int) -> tuple[int, int]:
+    """Return the two sums of content_hashes over elements, of which the first is at a place in its tensor."""
+    threads = _count_threads() if elements.nbytes > _SUMMED_BY_ONE else 1
+    return _native.content(elements, _CODES[dtype], rounding, at, threads)
 
 
 def describe_native() -> str:
@@ -255,7 +262,7 @@ def _add_or_separate(job: Job, pairs: _Pairs) -> _Pairs | None:
 def _locate_side(tensor: TensorRef) -> _Side:
     """Return where C finds the elements of a tensor."""
     data, dtype = settled(tensor.data), tensor.dtype
-    code = TYPE_CODES.get(dtype.name, _BYTE if dtype.kind in ("bool", "opaque") else -1)
+    code = _CODES.get(dtype.name, _BYTE if dtype.kind in ("bool", "opaque") else -1)
     if type(data) is MemoryData:
         array = data.array
         is_bool_byte = array.dtype == np.bool_ and dtype.storage.itemsize == 1

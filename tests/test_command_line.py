@@ -187,10 +187,11 @@ def test_a_saved_result_is_rendered_and_judged_again(files, tmp_path):
     assert page.read_text().startswith("<!doctype html>")
 
 
-def test_a_dry_run_reads_no_data_and_says_how_names_belong_together(tmp_path):
+def test_a_dry_run_says_how_names_belong_together(tmp_path):
     ref = save(tmp_path / "ref.safetensors", {"a.w": np.ones((2, 2), np.float32), "x": np.ones(3, np.float32)})
     cand = save(tmp_path / "cand.safetensors", {"module.a.w": np.ones((2, 2), np.float32), "y": np.ones(3, np.float32)})
-    done = nndiff("diff", ref, cand, "--dry-run")
+    assert "x <- y  [3]  by content" in nndiff("diff", ref, cand, "--dry-run").stdout
+    done = nndiff("diff", ref, cand, "--dry-run", "--no-content")
     assert done.returncode == 1
     assert "a.w <- module.a.w  [2, 2]  by prefix" in done.stdout
     assert "only in the reference: x" in done.stdout

@@ -97,6 +97,7 @@ def compare(
     exclude: str | Iterable[str] = (),
     rename: str | Iterable[str | tuple[str, str]] = (),
     mapping: Mapping[str, str] | None = None,
+    content: bool = True,
     group: str | Iterable[str] | Mapping[str, str] = (),
     filter: Literal["all", "mlp", "backbone"] = "all",  # noqa: A002 - the word of the command line
     progress: Callable[[int, int], None] | None = None,
@@ -119,8 +120,9 @@ def compare(
     `atol` and `rtol` are numbers, or {pattern: number}. `accept` names kinds of relations that count as agreement
     (layout, cast, scale, fold, vocab, extra), `judge="outputs"` lets only inputs and outputs of the model decide, and
     `strict_dtype` calls tensors of another dtype different. `include`, `exclude`, `rename` and `group` are one rule or
-    several, as on the command line; `mapping` is {reference's name: candidate's name}. `progress` is called with the
-    elements done and the elements in all.
+    several, as on the command line; `mapping` is {reference's name: candidate's name}. Without `content`, checkpoints
+    are paired by names alone, not by what unpaired tensors hold. `progress` is called with the elements done and the
+    elements in all.
 
     Two folders of `TrainingRecorder`, or of checkpoints with a step in their names, are compared as training runs,
     step by step; `filter` lets only the head (mlp) or the rest (backbone) decide.
@@ -139,6 +141,7 @@ def compare(
         "exclude": _as_rules("exclude", exclude),
         "rename": _as_rules("rename", rename, str, tuple),
         "mapping": mapping,
+        "content": content,
         "group": group if isinstance(group, Mapping) else _as_rules("group", group),
         "progress": progress,
     }

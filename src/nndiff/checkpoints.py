@@ -53,7 +53,7 @@ class CheckpointSearch:
     def prove_groups(self, related: RelatedTensors) -> None:
         """Pair groups that alignment found by content, and those that belong together by their names."""
         plan = self._plan
-        for group in getattr(plan.alignment, "groups", ()):
+        for group in plan.alignment.groups:
             reference = [plan.reference.tensors[name] for name in group.reference]
             candidate = [plan.candidate.tensors[name] for name in group.candidate]
             relation = self._prove(reference, candidate, *self._choose_tolerance(reference, candidate))

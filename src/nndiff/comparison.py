@@ -57,6 +57,7 @@ def compare_sources(
     accept: Iterable[str] = (),
     judge: str = Judge.ALL.value,
     strict_dtype: bool = False,
+    content: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare a reference with one or more candidates, each anything that `open_source` opens."""
@@ -66,6 +67,7 @@ def compare_sources(
         tuple(include),
         tuple(exclude),
         dict(group) if isinstance(group, Mapping) else parse_groups(group),
+        content,
     )
     rules = Rules(parse_accept(accept), parse_judge(judge), strict_dtype)
     plans = plan_comparison(reference, candidates, pairing)

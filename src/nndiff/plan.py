@@ -13,6 +13,7 @@ import numpy as np
 from nndiff.align import Alignment, Hint, Match, Rename, align
 from nndiff.conversion import ConversionMap, convert_source, list_unmentioned
 from nndiff.errors import ModelError, UsageError
+from nndiff.files import unchanged
 from nndiff.names import matches_any, natural_key, selected
 from nndiff.relations.buffers import is_derived
 from nndiff.result import CANDIDATE, REFERENCE, Leftover, LeftoverReason, Note, NoteSlug, SettingDifference
@@ -34,6 +35,7 @@ class PairingRules:
     exclude: tuple[str, ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
     conversion: ConversionMap | None = None  # turns the reference into the candidate's names and layout first
+    content: bool = True  # tensors of checkpoints that names leave over are paired by what they hold
 
     def selects(self, *names: str) -> bool:
         """Return True if a pair counts: included by one of its names, excluded by none."""
@@ -66,7 +68,7 @@ class Plan:
             yield match, self.reference.tensors[match.reference], self.candidate.tensors[match.candidate]
 
     def leftovers(self) -> list[Leftover]:
-        """Return the tensors without a partner, in natural order, each with the reason."""
+        """Return the tensors without a partner of their own, in natural order, each with the reason."""
         whole_names: tuple[set[str], set[str]] = (set(), set())
         for match in self.alignment.matches:
             whole_names[0].add(match.reference)
@@ -82,8 +84,10 @@ class Plan:
                 tensor, hint = source.tensors[name], hints[name]
                 if finder:
                     reason = finder.find_reason(tensor)
+                elif is_derived(tensor):
+                    reason = LeftoverReason.COMPUTED
                 else:
-                    reason = LeftoverReason.COMPUTED if is_derived(tensor) else LeftoverReason.NO_PARTNER
+                    reason = LeftoverReason.AMBIGUOUS if hint.partners else LeftoverReason.NO_PARTNER
                 leftovers.append(_make_leftover(self.label, side, tensor, hint, reason))
         return leftovers
 
@@ -178,7 +182,7 @@ def is_computed_buffer(tensor: TensorRef) -> bool:
 
 
 def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRules) -> list[Plan]:
-    """Open the sources and pair their tensors, reading no data."""
+    """Open the sources and pair their tensors; data is read only to pair by content what names leave over."""
     if not candidates:
         raise UsageError("a comparison needs a reference and at least one candidate")
     opened = _drop_unselected_outputs(open_source(reference, REFERENCE), rules)
@@ -196,7 +200,8 @@ def plan_comparison(reference: Any, candidates: Sequence[Any], rules: PairingRul
             mapping = dict(rules.mapping)
             if rules.conversion is not None:
                 mapping = {name: name for name in opened.tensors if name in source.tensors}
-            full = align(opened.tensors, source.tensors, rules.renames, mapping, nameless=nameless)
+            with unchanged():
+                full = align(opened.tensors, source.tensors, rules.renames, mapping, nameless, content=rules.content)
             differing, setting_notes = compare_settings(opened, source, label)
             settings = tuple(setting for setting in differing if rules.selects(setting.name))
             alignment, notes = filter_alignment(full, rules, [setting.name for setting in differing])
@@ -321,6 +326,7 @@ def filter_alignment(
         full,
         matches=tuple(match for match in full.matches if rules.selects(match.reference, match.candidate)),
         fused=tuple(fused for fused in full.fused if rules.selects(fused.whole, *fused.parts)),
+        groups=tuple(group for group in full.groups if rules.selects(*group.reference, *group.candidate)),
         only_reference={name: hint for name, hint in full.only_reference.items() if rules.selects(name)},
         only_candidate={name: hint for name, hint in full.only_candidate.items() if rules.selects(name)},
     )

@@ -33,6 +33,10 @@ class Method(str, Enum):
     MAP = "map"
     ONLY = "only"  # the one array of two files that give it no name
     CONTENT = "content"  # the same bytes
+    VALUES = "values"  # the same values in another order, shape or dtype
+    CAST = "cast"  # the same values once one side is rounded
+    GROUP = "group"  # several tensors that together hold the values of one
+    BLOCK = "block"  # the same place in a repeated block, beside partners that are known
     WEIGHTS = "weights"  # the modules hold the same weights
     MODULE = "module"  # both belong to modules that are paired
     STRUCTURE = "structure"  # the same classes, weights' shapes and order of calls throughout
@@ -50,6 +54,7 @@ class LeftoverReason(str, Enum):
     NOT_RECORDED = "not recorded"  # the other side was recorded without this kind of tensor
     COMPUTED = "computed"  # a buffer that is computed, not trained, and that one side does not register
     UNREACHED = "unreached"  # the other recording was cut off before it
+    AMBIGUOUS = "ambiguous"  # several tensors of the other side hold its values, and nothing tells which is its partner
 
 
 JOINT = " + "  # between the names of tensors that a relation brings together
@@ -61,6 +66,7 @@ class NoteSlug(str, Enum):
     RULE_WITHOUT_EFFECT = "rule-without-effect"
     LEFT_OUT = "left-out"
     AMBIGUOUS_PREFIX = "ambiguous-prefix"
+    AMBIGUOUS_CONTENT = "ambiguous-content"
     RECORDED_WITHOUT = "recorded-without"
     GRADIENTS_NOT_PAIRED = "gradients-not-paired"
     GRADIENT_SCALE = "gradient-scale"
@@ -292,7 +298,12 @@ class Leftover:
     @property
     def counts(self) -> bool:
         """Return True if having no partner is a difference, unless the rules say otherwise."""
-        return self.reason in (LeftoverReason.NO_PARTNER, LeftoverReason.EXTRA_OUTPUT, LeftoverReason.UNREACHED)
+        return self.reason in (
+            LeftoverReason.NO_PARTNER,
+            LeftoverReason.EXTRA_OUTPUT,
+            LeftoverReason.UNREACHED,
+            LeftoverReason.AMBIGUOUS,
+        )
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from nndiff.align.alignment import Alignment, FusedMatch, HeldWeights, Hint, Match, Tensors
+from nndiff.align.alignment import Alignment, FusedMatch, GroupMatch, HeldWeights, Hint, Match, Tensors
 from nndiff.align.by_rule import Rename, read_map
 from nndiff.align.files import align
 
 # `recordings.align_recordings` is imported where recordings are compared: files do without what it needs.
-__all__ = ["Alignment", "FusedMatch", "HeldWeights", "Hint", "Match", "Rename", "Tensors", "align", "read_map"]
+__all__ = [
+    "Alignment",
+    "FusedMatch",
+    "GroupMatch",
+    "HeldWeights",
+    "Hint",
+    "Match",
+    "Rename",
+    "Tensors",
+    "align",
+    "read_map",
+]

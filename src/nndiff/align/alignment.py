@@ -37,12 +37,25 @@ class FusedMatch:
 
 
 @dataclass(frozen=True)
+class GroupMatch:
+    """Say that several tensors of one side hold the values of one of the other; the layout is proven elsewhere."""
+
+    reference: tuple[str, ...]
+    candidate: tuple[str, ...]
+    method: Method
+    certain: bool = True
+
+
+@dataclass(frozen=True)
 class Hint:
     """Say what a tensor without a partner may be."""
 
     near: str = ""  # a leftover of the other side that may have been meant
     near_shape: Shape | None = None  # its shape, where that is another one
     same_as: str = ""  # a paired tensor of its own side that holds the very same values
+    partners: tuple[
+        str, ...
+    ] = ()  # tensors of the other side with its values, where nothing tells which is its partner
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,8 @@ class Alignment:
     """Hold the pairs in the reference's order, and the leftovers of both sides."""
 
     matches: tuple[Match, ...]
-    fused: tuple[FusedMatch, ...] = ()
+    fused: tuple[FusedMatch, ...] = ()  # of recordings
+    groups: tuple[GroupMatch, ...] = ()  # of files; until someone proves them, their tensors are leftovers too
     only_reference: Mapping[str, Hint] = field(default_factory=dict)
     only_candidate: Mapping[str, Hint] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
@@ -67,6 +81,7 @@ class Draft:
         self.free_candidate = dict.fromkeys(candidate)
         self.matches: dict[str, Match] = {}  # by the reference's name
         self.fused: list[FusedMatch] = []
+        self.groups: list[GroupMatch] = []
 
     def tensors_of(self, is_candidate: bool) -> Tensors:
         """Return all tensors of a side."""
@@ -101,6 +116,14 @@ class Draft:
         for part in fused.parts:
             del self.free_names(fused.whole_is_reference)[part]
         self.fused.append(fused)
+
+    def pair_group(self, group: GroupMatch) -> None:
+        """Pair several free tensors of one side with one of the other."""
+        for name in group.reference:
+            del self.free_reference[name]
+        for name in group.candidate:
+            del self.free_candidate[name]
+        self.groups.append(group)
 
     def pair_equal_keys(
         self,

@@ -7,9 +7,11 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nndiff.align import Rename, read_map
 from nndiff.commands.options import (
+    CONTENT,
     JUDGEMENT,
     PAIRING,
     REPLAY,
@@ -31,7 +33,7 @@ from nndiff.judge import parse_accept, parse_judge
 from nndiff.models.rerun import is_recorded_run, read_run_settings
 from nndiff.names import parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
-from nndiff.result import Rules
+from nndiff.result import CANDIDATE, REFERENCE, Rules
 from nndiff.sources import Source, open_source
 from nndiff.text import printable
 from nndiff.tolerance import Tolerance, choose_tolerance
@@ -46,7 +48,7 @@ _EXAMPLES = """\
   nndiff diff ref.nnrec cand.nnrec                         two recordings, layer by layer
   nndiff diff ref.nnrec model.py --ckpt last.ckpt          run a model on the recorded inputs
   nndiff diff a.pt b.pt --map map.json                     apply the names and operations of nndiff map first
-  nndiff diff a.pt b.pt --dry-run                          which names are paired, without reading data
+  nndiff diff a.pt b.pt --dry-run                          which tensors are paired, and how
   nndiff diff runs/ref runs/ours --output-dir out          two trainings, step by step
   nndiff diff a.pt b.pt --report junit:diff.xml --report md:diff.md
 
@@ -71,7 +73,7 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
         "reference", metavar="REF", type=parse_path, help="the side that is right by definition; FILE::key is a part"
     )
     parser.add_argument("candidates", metavar="CAND", nargs="+", type=parse_path, help="one or more sides to test")
-    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, REPLAY, RUNS, REPORTS)
+    add_options(parser, TOLERANCE, JUDGEMENT, PAIRING, CONTENT, REPLAY, RUNS, REPORTS)
 
 
 def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
@@ -89,7 +91,8 @@ def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, report, and return the exit status."""
-    tolerance, pairing = choose_tolerance(args.atol, args.rtol, args.tolerance), read_pairing_rules(args)
+    tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance)
+    pairing = replace(read_pairing_rules(args), content=not args.no_content)
     check_reports(args)
     if _is_surely_model(args.reference) and any(is_recorded_run(name) for name in args.candidates):
         raise UsageError(
@@ -162,6 +165,7 @@ def _refuse_options_about_tensors(args: argparse.Namespace) -> None:
         ("--accept", args.accept),
         ("--judge", args.judge != Judge.ALL.value),
         ("--strict-dtype", args.strict_dtype),
+        ("--no-content", args.no_content),
     )
     for option, is_given in given:
         if is_given:
@@ -198,20 +202,25 @@ def _print_plans(plans: Sequence[Plan]) -> int:
                 mismatched_shapes += 1
                 shape += f" against {list(candidate.shape)}: shapes differ"
             lines.append(f"  {names}  {shape}  by {match.method.value}")
-        leftovers = list(plan.leftovers())
+        for group in plan.alignment.groups:
+            sides = [" + ".join(printable(name) for name in names) for names in (group.reference, group.candidate)]
+            lines.append(f"  {sides[0]} <- {sides[1]}  by {group.method.value}")
+        leftovers = plan.leftovers(plan.alignment.groups)
         for leftover in leftovers:
             hint = f"  did you mean {printable(leftover.near)!r}?" if leftover.near else ""
             lines.append(f"  only in the {leftover.side}: {printable(leftover.name)}  {list(leftover.shape)}{hint}")
+        alone = Counter(leftover.side for leftover in leftovers)
         methods = Counter(match.method.value for match in plan.alignment.matches)
+        methods.update(group.method.value for group in plan.alignment.groups)
         counts = ", ".join(f"{count} by {printable(method)}" for method, count in methods.most_common())
         lines.append(
-            f"pairs: {counts or 'none'}; only in the reference: {len(plan.alignment.only_reference)}; "
-            f"only in the candidate: {len(plan.alignment.only_candidate)}; shapes differ: {mismatched_shapes}"
+            f"pairs: {counts or 'none'}; only in the reference: {alone[REFERENCE]}; "
+            f"only in the candidate: {alone[CANDIDATE]}; shapes differ: {mismatched_shapes}"
         )
         lines += [f"note: {printable(note.text)}" for note in plan.notes]
         print_text("\n".join(lines) + "\n")
         is_complete = is_complete and not leftovers and not mismatched_shapes
-    if not any(plan.alignment.matches for plan in plans):
+    if not any(plan.alignment.matches or plan.alignment.groups for plan in plans):
         from nndiff.commands.trouble import print_trouble
 
         print_trouble("no name of the reference is paired with one of a candidate: see --rename and --map")

@@ -174,8 +174,14 @@ PAIRING = OptionGroup(
         ),
         RENAME,
         MAP,
-        flag("--dry-run", help="print what would be compared with what, without reading any data"),
+        flag("--dry-run", help="print what would be compared with what"),
     ),
+)
+
+CONTENT = OptionGroup(
+    "content",
+    (flag("--no-content", help="pair by names alone; unpaired tensors are not read"),),
+    about="tensors of checkpoints that names leave over are paired by what they hold",
 )
 
 # Which model runs, on which inputs.

@@ -16,7 +16,7 @@ from nndiff.relations.buffers import compare_frequencies
 from nndiff.result import JOINT, Finding, Leftover, Method
 from nndiff.text import first_few
 
-BY_CONTENT = (Method.CONTENT,)
+BY_CONTENT = (Method.CONTENT, Method.VALUES, Method.CAST, Method.BLOCK)
 MOST_PATTERNS = 3  # patterns of names that a finding spells out
 
 

@@ -45,6 +45,9 @@ def sketch(tensors: Buffer, seed: int, threads: int, hashes: Buffer, moments: Bu
 def hash_rows(array: Buffer, rows: int, threads: int, /) -> bytes:
     """Return a hash of eight bytes for each row of some bytes."""
 
+def content(array: Buffer, kind: int, rounding: int, at: int, threads: int, /) -> tuple[int, int]:
+    """Return the sums over the hash of every value, and over hash times place; `at` elements come before these."""
+
 def same(address: int, other: int, size: int, /) -> bool:
     """Tell whether the bytes at two places in memory are the same."""
 

@@ -47,6 +47,7 @@ _FED_STEP = (
 _BATCH_ELEMENTS = 1 << 24
 _BATCH_PAIRS = 1 << 9
 _BATCH_FILES = OPEN_AT_ONCE // 2
+_SUMMED_BY_ONE = 1 << 20  # bytes that one thread sums before others would have started
 _THREAD_PAIRS = 32  # pairs in a batch that are worth a thread of their own
 
 
@@ -143,6 +144,12 @@ class _RunningBatch:
             ref_piece = _read_piece(reference, *span) if reference else None
             cand_piece = _read_piece(candidate, *span) if candidate else None
             yield self.batch.feed(_FED_STEP, ref_piece, cand_piece)
+
+
+def sum_content(elements: NDArray[Any], dtype: str, rounding: int, at: int) -> tuple[int, int]:
+    """Return the two sums of content_hashes over elements, of which the first is at a place in its tensor."""
+    threads = _count_threads() if elements.nbytes > _SUMMED_BY_ONE else 1
+    return _native.content(elements, _CODES[dtype], rounding, at, threads)
 
 
 def describe_native() -> str:

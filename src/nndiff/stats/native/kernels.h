@@ -28,6 +28,7 @@ BEGIN_TARGET(TARGET)
 #include "narrow.h"
 #include "hash_lanes.h"
 #include "sketches.h"
+#include "content_kernel.h"
 
 /* Count the floats at or above each edge by their upper 16 bits; many at a time, in any order. */
 static ALWAYS_INLINE void count_above(const float *p, size_t n, Brackets *b, int edges)
@@ -319,7 +320,7 @@ const Kernels TABLE = {
     LEVEL_NAME, pair_f32, pair_bf16, pair_f16, survey,  side_f32, side_bf16,    side_f16,
     pair_f64,   side_f64, centre,    to_f32,   to_f64,  bracket,  sift,         sieve,    distance_f32,
     keys_f32,   keys_f64, pick,      keys16,   collect, sort_few,   stripes,
-    hash_blocks, sketch_f64, look_f32,
+    hash_blocks, sketch_f64, look_f32, content_f32,
 };
 
 #if LEVEL && defined(__clang__)

@@ -381,11 +381,17 @@ static PyObject *hash_rows(PyObject *Py_UNUSED(self), PyObject *args)
     return side_hash_rows(current, args);
 }
 
+static PyObject *content(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    return side_content(current, args);
+}
+
 static PyMethodDef module_methods[] = {
     {"measure", measure, METH_VARARGS, side_measure_doc},
     {"hashes", hashes, METH_VARARGS, side_hashes_doc},
     {"sketch", sketch, METH_VARARGS, side_sketch_doc},
     {"hash_rows", hash_rows, METH_VARARGS, side_hash_rows_doc},
+    {"content", content, METH_VARARGS, side_content_doc},
     {"same", side_same, METH_VARARGS, side_same_doc},
     {"places", places, METH_VARARGS, places_doc},
     {"ranks", ranks, METH_VARARGS, ranks_doc},

@@ -128,6 +128,13 @@ typedef struct {
     double *sums;
 } Sketch;
 
+/* Sums over a hash of every value: of the hashes, and of the hashes times the places of the values. */
+typedef struct {
+    uint64_t values, placed;
+} ContentSums;
+
+extern const uint64_t CONTENT_KEYS[3], CONTENT_FACTORS[2]; /* stats/content_hashes.py has the rule */
+
 /* One vector width. Narrow kernels take float32 or what widens to it, wide kernels float64. */
 typedef struct {
     const char *name;
@@ -169,6 +176,7 @@ typedef struct {
     /* floats in at most LOOK_BLOCKS blocks: their sum, squares and range, and where asked for hash and sketch */
     void (*look_f32)(const uint8_t *, size_t blocks, uint64_t *lane /* may be absent */, const uint8_t *key,
                      const Sketch * /* may be absent */, Sums *);
+    void (*content_f32)(const void *, size_t, uint64_t at, ContentSums *); /* add to the sums */
 } Kernels;
 
 extern const Kernels KERNELS_BASELINE;

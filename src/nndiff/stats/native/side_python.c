@@ -1,6 +1,7 @@
 /* The functions of the module that look at one tensor. */
 #include "side_python.h"
 
+#include "content.h"
 #include "many.h"
 
 const char side_measure_doc[] =
@@ -216,4 +217,28 @@ PyObject *side_hash_rows(const Kernels *kernels, PyObject *args)
     }
     PyBuffer_Release(&view);
     return out;
+}
+
+const char side_content_doc[] =
+    "content(buffer, type, rounding, at, threads) -> (values, placed): the sums of content.h; at: the place of the first.";
+
+PyObject *side_content(const Kernels *kernels, PyObject *args)
+{
+    Py_buffer view;
+    int type, rounding, threads, done;
+    unsigned long long at;
+    if (!PyArg_ParseTuple(args, "y*iiKi", &view, &type, &rounding, &at, &threads))
+        return NULL;
+    if (type < 0 || type >= (int)TYPES || rounding < 0 || rounding >= CONTENT_ROUNDINGS || view.len % TYPE_SIZE[type]) {
+        PyErr_SetString(PyExc_ValueError, "no such elements");
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    const ContentJob job = {kernels, view.buf, (size_t)view.len / TYPE_SIZE[type], (Type)type, (Rounding)rounding, at};
+    ContentSums sums = {0, 0};
+    Py_BEGIN_ALLOW_THREADS
+    done = content_sum(&job, threads, &sums);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return done ? Py_BuildValue("KK", (unsigned long long)sums.values, (unsigned long long)sums.placed) : PyErr_NoMemory();
 }

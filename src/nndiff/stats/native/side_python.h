@@ -7,12 +7,14 @@
 
 #include "native.h"
 
-extern const char side_measure_doc[], side_hashes_doc[], side_sketch_doc[], side_hash_rows_doc[], side_same_doc[];
+extern const char side_measure_doc[], side_hashes_doc[], side_sketch_doc[], side_hash_rows_doc[], side_same_doc[],
+    side_content_doc[];
 
 PyObject *side_measure(const Kernels *, PyObject *args);
 PyObject *side_hashes(const Kernels *, PyObject *args);
 PyObject *side_sketch(const Kernels *, PyObject *args);
 PyObject *side_hash_rows(const Kernels *, PyObject *args);
+PyObject *side_content(const Kernels *, PyObject *args);
 PyObject *side_same(PyObject *module, PyObject *args);
 
 #endif

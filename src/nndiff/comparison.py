@@ -67,7 +67,7 @@ def compare_sources(
         tuple(include),
         tuple(exclude),
         dict(group) if isinstance(group, Mapping) else parse_groups(group),
-        content,
+        content=content,
     )
     rules = Rules(parse_accept(accept), parse_judge(judge), strict_dtype)
     plans = plan_comparison(reference, candidates, pairing)

@@ -683,7 +683,7 @@ def another_vocabulary() -> Sides:
 @unrelated
 def fused_with_a_wrong_key() -> Sides:
     weights = llama()
-    spoilt = change(weights, r"layers\.0\.self_attn\.k_proj", _noise(0.01))
+    spoilt = change(weights, r"self_attn\.k_proj", _noise(0.01))
     return weights, fuse_qkv(spoilt, lambda *parts: np.concatenate(parts))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from nndiff.result import Method, Note
+from nndiff.result import CANDIDATE, REFERENCE, Method, Note
 from nndiff.tensors import Shape, TensorRef
 
 Tensors = Mapping[str, TensorRef]
@@ -70,6 +70,14 @@ class Alignment:
     notes: tuple[Note, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)  # of recordings: reference's module to candidate's
     against_names: tuple[tuple[str, str], ...] = ()  # modules paired by their weights though their names say otherwise
+
+    def list_grouped(self) -> set[tuple[str, str]]:
+        """Return side and name of the tensors that belong to a group."""
+        grouped: set[tuple[str, str]] = set()
+        for group in self.groups:
+            grouped.update((REFERENCE, name) for name in group.reference)
+            grouped.update((CANDIDATE, name) for name in group.candidate)
+        return grouped
 
 
 class Draft:

@@ -86,6 +86,7 @@ def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
         tuple(args.exclude),
         parse_groups(args.group),
         conversion,
+        content=not args.no_content,
     )
 
 
@@ -205,7 +206,8 @@ def _print_plans(plans: Sequence[Plan]) -> int:
         for group in plan.alignment.groups:
             sides = [" + ".join(printable(name) for name in names) for names in (group.reference, group.candidate)]
             lines.append(f"  {sides[0]} <- {sides[1]}  by {group.method.value}")
-        leftovers = plan.leftovers(plan.alignment.groups)
+        grouped = plan.alignment.list_grouped()
+        leftovers = [leftover for leftover in plan.leftovers() if (leftover.side, leftover.name) not in grouped]
         for leftover in leftovers:
             hint = f"  did you mean {printable(leftover.near)!r}?" if leftover.near else ""
             lines.append(f"  only in the {leftover.side}: {printable(leftover.name)}  {list(leftover.shape)}{hint}")

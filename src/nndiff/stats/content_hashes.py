@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.dtypes import DTYPES, DType
-from nndiff.tensors import FileData, TensorRef, settled
+from nndiff.tensors import TensorRef
 
 try:
     from nndiff.stats import native_engine
@@ -158,15 +158,7 @@ def _numbers_of(dtype: DType) -> DType:
 
 
 def _read_pieces(tensor: TensorRef, dtype: DType) -> Iterator[NDArray[Any]]:
-    """Yield the elements of a tensor, flat and as they are stored, mapped where that is possible."""
-    data = settled(tensor.data)
-    if native is not None and type(data) is FileData and not data.swapped and tensor.nbytes > _READ:
-        for start in range(0, tensor.nbytes, _MAPPED):
-            window = data.window.sub(start, min(_MAPPED, tensor.nbytes - start))
-            pages = window.pages()
-            yield np.frombuffer(pages, dtype.storage)
-            window.check_pages(pages)
-        return
+    """Yield the elements of a tensor, flat and as they are stored."""
     for block in tensor.blocks(_READ):
         yield np.ascontiguousarray(block, tensor.dtype.storage).view(dtype.storage)
 

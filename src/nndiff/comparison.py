@@ -317,9 +317,14 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     judged = [site.pair for site in pairs]
     judgement = judge_candidate(judged, leftovers, rules, reference, candidate, plan.settings)
     if not plan.recorded:
-        from nndiff.findings.checkpoints import explain_checkpoints  # what only files need
+        findings: tuple[Finding, ...] = ()
+        if plan.settings or any(
+            site.pair.related or not site.passed or site.pair.method.is_by_content for site in pairs
+        ):
+            from nndiff.findings.checkpoints import explain_checkpoints  # files that are the same do without
 
-        findings = tuple(explain_checkpoints(plan, pairs, leftovers))
+            explained_files = explain_checkpoints(plan, pairs, leftovers)
+            findings = tuple(replace(finding, candidate=plan.label) for finding in explained_files)
         return _Part(reference, candidate, judged, leftovers, judgement, None, findings, notes, plan.settings)
     from nndiff.findings import explain_candidate  # what only recordings need
 

@@ -44,6 +44,11 @@ class Method(str, Enum):
     STATISTICS = "statistics"  # values of nearly the same statistics
     CALL = "call"  # class, shape and order of calls
 
+    @property
+    def is_by_content(self) -> bool:
+        """Return True if what tensors of files hold paired them, or the partners found so around them."""
+        return self in (Method.CONTENT, Method.VALUES, Method.CAST, Method.BLOCK)
+
 
 class LeftoverReason(str, Enum):
     """Say why a tensor has no partner."""

@@ -86,7 +86,6 @@ def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
         tuple(args.exclude),
         parse_groups(args.group),
         conversion,
-        content=not args.no_content,
     )
 
 

@@ -9,14 +9,15 @@ from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.findings.causes import Cause
 from nndiff.findings.config_files import find_changed_settings
 from nndiff.findings.relation_wording import describe_relation
+from nndiff.findings.tensor_facts import find_moved, find_tensor_facts
 from nndiff.names import without_numbers
 from nndiff.plan import Plan
 from nndiff.relations import Relation
 from nndiff.relations.buffers import compare_frequencies
-from nndiff.result import JOINT, Finding, Leftover, Method
+from nndiff.result import JOINT, Finding, Leftover
 from nndiff.text import first_few
+from nndiff.verdict import Verdict
 
-BY_CONTENT = (Method.CONTENT, Method.VALUES, Method.CAST, Method.BLOCK)
 MOST_PATTERNS = 3  # patterns of names that a finding spells out
 
 
@@ -26,6 +27,12 @@ def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequen
     yield from find_relations(plan, pairs, everything)
     yield from find_renamed(pairs, everything)
     yield from find_frequencies(pairs)
+    unexplained = [site for site in pairs if site.pair.verdict in (Verdict.DIFFERENT, Verdict.NOT_FINITE)]
+    unexplained = [site for site in unexplained if site.pair.related is None]
+    moved = list(find_moved(unexplained))
+    yield from moved
+    if not moved:
+        yield from find_tensor_facts(unexplained)
     yield from find_changed_settings(plan.settings)
 
 
@@ -75,7 +82,7 @@ def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterat
     renamed = []
     for site in pairs:
         is_group = JOINT in site.pair.reference_name + site.pair.candidate_name
-        if site.pair.method in BY_CONTENT and not is_group:
+        if site.pair.method.is_by_content and not is_group:
             renamed.append(site)
     if not renamed:
         return

@@ -48,7 +48,15 @@ __all__ = [
 ]
 
 # From sure to vague: the first that is proven is the relation.
-FAMILIES: tuple[Prove, ...] = (mask.prove, layout.prove, weight_norm.prove, fused.prove, scale.prove)
+FAMILIES: tuple[Prove, ...] = (
+    mask.prove,
+    layout.prove,
+    order.prove,
+    weight_norm.prove,
+    fused.prove,
+    summed.prove,
+    scale.prove,
+)
 # Of files, whose weights were not computed: exact where the operation is.
 STORED_FAMILIES: tuple[Prove, ...] = (
     cast.prove,

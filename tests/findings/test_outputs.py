@@ -45,7 +45,7 @@ def test_a_cache_that_one_side_does_not_return_is_named(backward):
     first = result.first_divergence
     assert (first.reason, first.missing_in) == (PartingReason.EXTRA_OUTPUT, "candidate")
     assert first.name == "(model):output.past_key_values.layers.0.keys"
-    assert result.to_dict()["final_output"]["extra"] == list(told(result).where)
+    assert result.to_dict()["recording"]["final_output"]["extra"] == list(told(result).where)
     gradients = "4 gradients of these outputs; " if backward else ""
     title = f"4 returned as output by this side only; {gradients}"
     assert title in title_leftovers(result.leftovers, "reference")

@@ -301,6 +301,11 @@ class Leftover:
         return self.site is not None and self.site.belongs_inside
 
     @property
+    def is_extra_output(self) -> bool:
+        """Return True for an output of the model that only this side returns, False for its gradient."""
+        return self.reason is LeftoverReason.EXTRA_OUTPUT and self.site is not None and self.site.slot is Slot.OUTPUT
+
+    @property
     def counts(self) -> bool:
         """Return True if having no partner is a difference, unless the rules say otherwise."""
         return self.reason in (

@@ -117,7 +117,7 @@ def summarise_recording(comparison: Comparison, candidate: str) -> RecordingSumm
     return RecordingSummary(
         outputs_agree=_compare_outputs(outputs, leftovers, unread),
         output_max_abs=max(differences, default=None),
-        extra_outputs=tuple(item for item in leftovers if item.reason is LeftoverReason.EXTRA_OUTPUT),
+        extra_outputs=tuple(leftover for leftover in leftovers if leftover.is_extra_output),
         common_layers=len(_layers_of_pairs(pairs, 0)),
         layers_only_in={
             side: len(_layers_left_over(leftovers, side) - _layers_of_pairs(pairs, SIDES.index(side))) for side in SIDES

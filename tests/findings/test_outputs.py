@@ -9,6 +9,7 @@ from torch import nn
 import nndiff
 from diagnosis_builders import explain, make_leftover, make_pair, make_tensor
 from nndiff import compare
+from nndiff.reports.wording import title_leftovers
 from nndiff.result import LeftoverReason, PartingReason, Rules
 
 
@@ -37,11 +38,17 @@ def test_a_cache_that_one_side_does_not_return_is_named(backward):
     result = compare(*both, inputs=TOKENS, backward=backward)
     assert result.exit_code == 1
     assert all(pair.verdict.passed for pair in result.pairs)
-    assert "only the reference returns output.past_key_values (" in told(result).evidence
+    assert "only the reference returns output.past_key_values (4 tensors);" in told(result).evidence
+    assert len(told(result).where) == 4  # keys and values of two layers; their gradients are no outputs
     assert "use_cache of the config is True against False" in told(result).evidence
     assert "--accept extra" in told(result).repair
     first = result.first_divergence
     assert (first.reason, first.missing_in) == (PartingReason.EXTRA_OUTPUT, "candidate")
+    assert first.name == "(model):output.past_key_values.layers.0.keys"
+    assert result.to_dict()["recording"]["final_output"]["extra"] == list(told(result).where)
+    gradients = "4 gradients of these outputs; " if backward else ""
+    title = f"4 returned as output by this side only; {gradients}"
+    assert title in title_leftovers(result.leftovers, "reference")
 
 
 def test_a_cache_that_only_the_candidate_returns_is_named():

@@ -17,7 +17,8 @@ from torch.nn import functional  # noqa: E402
 from torch.nn.utils.fusion import fuse_conv_bn_eval  # noqa: E402
 
 from nndiff.errors import UsageError  # noqa: E402
-from nndiff.modes.blame import LayerBlame, blame_layers  # noqa: E402
+from nndiff.facts.modes import BlamedLayer  # noqa: E402
+from nndiff.modes.blame import blame_layers  # noqa: E402
 from quantised_nets import (  # noqa: E402
     Attention,
     ConvNet,
@@ -53,14 +54,14 @@ def no_fast_path() -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(True)
 
 
-def blame_mode(kind: str, mode: Callable[[nn.Module], nn.Module]) -> dict[str, LayerBlame]:
+def blame_mode(kind: str, mode: Callable[[nn.Module], nn.Module]) -> dict[str, BlamedLayer]:
     """Return the blame of a mode by layer, in its order."""
     blame = blame_layers(lambda: make_net(kind), lambda: mode(make_net(kind)), make_samples(kind, 2))
     check_ranking(blame)
     return {layer.name: layer for layer in blame}
 
 
-def check_ranking(blame: list[LayerBlame]) -> None:
+def check_ranking(blame: list[BlamedLayer]) -> None:
     shares = [layer.share for layer in blame]
     assert shares == sorted(shares, reverse=True)
     assert math.fsum(shares) == pytest.approx(1)
@@ -379,7 +380,7 @@ def test_a_module_with_two_names_is_one_layer():
             return self.again(self.middle(self.first(inputs)).tanh())
 
     blame = blame_layers(Shared, lambda: round_weights(Shared(), ["first"], 3), [torch.ones(2, 8)])
-    assert blame == [LayerBlame("first", blame[0].own, blame[0].cumulative, 1.0)]
+    assert blame == [BlamedLayer("first", blame[0].own, blame[0].cumulative, 1.0)]
 
 
 def test_models_with_a_memory_and_models_that_write_to_their_inputs():
@@ -468,7 +469,7 @@ def test_nothing_changed_is_an_empty_list_and_nothing_lost_is_no_share():
             return functional.relu(self.used(inputs))
 
     blame = blame_layers(lambda: Unused(1), lambda: Unused(2), [torch.ones(1, 4)])
-    assert blame == [LayerBlame("unused", 0.0, 0.0, 0.0)]
+    assert blame == [BlamedLayer("unused", 0.0, 0.0, 0.0)]
 
 
 def test_no_sample_is_a_usage_error():

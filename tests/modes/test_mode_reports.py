@@ -25,7 +25,10 @@ def blamed(tmp_path: Path) -> Comparison:
         np.save(tmp_path / f"mode_{mode}_layer_0.npy", random.normal(size=(4, 3)))
     comparison = compare_modes(str(tmp_path), "fp32")
     assert comparison.modes is not None
-    layers = (BlamedLayer("layers.1.fc", 1e-3, 2e-3, 0.75), BlamedLayer("layers.0.fc", 2e-4, 2e-4, 0.25))
+    layers = (
+        BlamedLayer("layers.1.fc", 1e-3, 2e-3, 0.75, ("layers.1.norm",)),
+        BlamedLayer("layers.0.fc", 2e-4, 2e-4, 0.25),
+    )
     advice = {
         "int4": RecommendedLayers(("layers.1.fc",), 31.5, 30.25, 30.0, "sqnr"),
         "<b>|`x`": RecommendedLayers((), 1e-4, 1e-4, 1e-3, "mse"),
@@ -55,7 +58,9 @@ def test_the_json_is_the_contract_and_comes_back(blamed: Comparison, tmp_path: P
     path.write_text(result_json.dumps(blamed))
     data = json.loads(path.read_text())
     assert data["kind"] == "modes"
-    assert data["blame"]["int4"][0] == {"name": "layers.1.fc", "own": 1e-3, "cumulative": 2e-3, "share": 0.75}
+    assert data["blame"]["int4"][0] == {
+        "name": "layers.1.fc", "own": 1e-3, "cumulative": 2e-3, "share": 0.75, "together": ["layers.1.norm"],
+    }  # fmt: skip
     assert data["recommend"]["int4"] == {
         "keep": ["layers.1.fc"], "predicted": 31.5, "verified": 30.25, "target": 30.0, "metric": "sqnr",
     }  # fmt: skip

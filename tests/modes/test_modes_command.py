@@ -206,6 +206,23 @@ def test_a_model_of_one_module_has_its_output_alone(tmp_path: Path, monkeypatch:
     result = json.loads(Path("result.json").read_text())
     assert [pair["verdict"] for pair in result["pairs"]] == ["different"]
     assert result["blame"]["int4"][0]["share"] == pytest.approx(1)
+    assert result["blame"]["int4"][0]["together"] == []
+
+
+@pytest.mark.parametrize("words", [("--fail-under", "top1=0"), ("--recommend", "top1=0")], ids=["fail", "recommend"])
+def test_top1_is_about_logits_alone(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (
+        "import torch\nfrom nndiff.modes import weight_only\n\n"
+        "def model():\n    torch.manual_seed(0)\n    return torch.nn.Linear(6, 4)\n\n"
+        "def samples(count=2):\n    torch.manual_seed(1)\n    return [torch.randn(2, 3, 6) for _ in range(count)]\n\n"
+        'modes = {"int4": weight_only(4)}\nreference = "fp32"\n'
+    )
+    Path("hidden.py").write_text(lines)
+    assert run("hidden.py", *words) == 2
+    assert f"{words[0]} top1 needs outputs that are logits (`logits = True` in FILE.py)" in capsys.readouterr().err
+    Path("logits.py").write_text(lines + "logits = True\n")
+    assert run("logits.py", *words) == (0 if words[0] == "--fail-under" else 1)  # a recommendation decides nothing
+    assert "top1" in capsys.readouterr().out
 
 
 def test_another_layout_is_not_taken_for_the_same(

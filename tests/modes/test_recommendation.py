@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from nndiff.errors import UsageError  # noqa: E402
-from nndiff.modes.blame import LayerBlame, blame_layers  # noqa: E402
+from nndiff.facts.modes import BlamedLayer  # noqa: E402
+from nndiff.modes.blame import blame_layers  # noqa: E402
 from nndiff.modes.recommendation import Recommendation, make_snippet, recommend_layers  # noqa: E402
 from quantised_nets import (  # noqa: E402
     compute_mse,
@@ -121,7 +122,7 @@ def test_wrong_shares_cost_layers_but_never_the_target():
     samples = make_samples("conv")
     blame = blame_layers(*makers, samples)
     shares = sorted(layer.share for layer in blame)
-    turned = [LayerBlame(layer.name, 0.0, 0.0, share) for layer, share in zip(blame, shares, strict=True)]
+    turned = [BlamedLayer(layer.name, 0.0, 0.0, share) for layer, share in zip(blame, shares, strict=True)]
     target = measure("conv", INT4, (), "sqnr") + 8
     advice = recommend_layers(*makers, samples, ("sqnr", target), turned)
     assert advice.is_met
@@ -138,3 +139,20 @@ def test_a_snippet_can_be_pasted_into_python():
 def test_an_unknown_target_is_a_usage_error():
     with pytest.raises(UsageError, match="unknown target 'psnr'; the targets are sqnr, mse, top1"):
         recommend_layers(partial(make_net, "mlp"), partial(make_net, "mlp"), make_samples("mlp"), ("psnr", 3.0), [])
+
+
+def test_choices_are_those_of_the_output_not_of_a_loss_before_it():
+    class WithLoss(nn.Module):
+        def __init__(self, sign: float) -> None:
+            super().__init__()
+            self.scale = nn.Linear(4, 4, bias=False)
+            self.scale.weight = nn.Parameter(sign * torch.eye(4))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            scores = self.scale(x)
+            return scores.sum(), scores
+
+    makers = (lambda: WithLoss(1.0), lambda: WithLoss(-1.0))
+    samples = [torch.arange(12.0).reshape(3, 4)]
+    advice = recommend_layers(*makers, samples, ("top1", 1.0), blame_layers(*makers, samples))
+    assert advice.keep == ("scale",)  # every choice changes without it

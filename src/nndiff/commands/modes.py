@@ -32,7 +32,7 @@ from nndiff.commands.trouble import print_trouble
 from nndiff.errors import MissingExtraError, NndiffError, ReportError, UsageError
 from nndiff.facts.modes import BlamedLayer, Direction, RecommendedLayers
 from nndiff.modes.compare import ModeRules, compare_modes
-from nndiff.modes.thresholds import TARGET_METRICS, parse_limits, parse_number, parse_threshold
+from nndiff.modes.thresholds import TARGET_METRICS, check_metric, parse_limits, parse_number, parse_threshold
 from nndiff.reports import check_specs, write_reports
 from nndiff.reports.wording import select_candidate
 from nndiff.result import Note, NoteSlug
@@ -264,6 +264,8 @@ def _add_blame(
 
     assert comparison.modes is not None  # compare_modes made it
     facts = comparison.modes
+    if target is not None:
+        check_metric("--recommend", target[0], facts.modes)
     samples = definition.make_samples()
     blame: dict[str, tuple[BlamedLayer, ...]] = {}
     recommend: dict[str, RecommendedLayers] = {}
@@ -284,9 +286,7 @@ def _add_blame(
             with user_code(f"mode {mode.mode!r}"), ProgressBar(title, args.quiet) as bar:
                 layers = blame_layers(make_reference, make_candidate, samples, progress=bar)
                 if args.blame:
-                    blame[mode.mode] = tuple(
-                        BlamedLayer(layer.name, layer.own, layer.cumulative, layer.share) for layer in layers
-                    )
+                    blame[mode.mode] = tuple(layers)
                 if target is not None:
                     advice = recommend_layers(make_reference, make_candidate, samples, target, layers)
                     recommend[mode.mode] = RecommendedLayers(

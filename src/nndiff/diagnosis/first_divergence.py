@@ -29,7 +29,6 @@ from nndiff.result import (
     FirstDivergence,
     InputState,
     Leftover,
-    LeftoverReason,
     NoteSlug,
     PartingReason,
 )
@@ -220,7 +219,7 @@ def build_run(reference: Source, candidate: Source, pairs: Sequence[SitePair], l
             select_unpaired_gradients(leftovers, candidate, CANDIDATE),
         ),
         (read_requests(reference), read_requests(candidate)),
-        [leftover for leftover in leftovers if leftover.reason is LeftoverReason.EXTRA_OUTPUT],
+        [leftover for leftover in leftovers if leftover.is_extra_output],
     )
 
 

@@ -133,8 +133,8 @@ def _load_mode(mode: Mapping[str, Any]) -> ModeFacts:
 
 
 def _load_blamed(layer: Mapping[str, Any]) -> BlamedLayer:
-    numbers = (_load_number(layer[key]) for key in ("own", "cumulative", "share"))
-    return BlamedLayer(str(layer["name"]), *numbers)
+    own, cumulative, share = (_load_number(layer[key]) for key in ("own", "cumulative", "share"))
+    return BlamedLayer(str(layer["name"]), own, cumulative, share, tuple(str(name) for name in layer["together"]))
 
 
 def _load_recommended(layers: Mapping[str, Any]) -> RecommendedLayers:

@@ -133,6 +133,7 @@ class BlamedLayer:
     own: float  # MSE of its output when it is given the reference's input
     cumulative: float  # MSE of its output when the whole mode runs
     share: float  # of the output's error
+    together: tuple[str, ...] = ()  # what is exchanged together with it: a batch norm that was folded into it
 
 
 @dataclass(frozen=True)

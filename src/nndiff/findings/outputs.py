@@ -10,7 +10,6 @@ from nndiff.diagnosis.modules import Meta, get_settings
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.result import SIDES, Finding, Leftover, Note, NoteSlug
-from nndiff.tensors import Slot
 from nndiff.text import first_few, plural
 from nndiff.verdict import EXTRA_OUTPUTS
 
@@ -25,10 +24,7 @@ def find_missing_outputs(case: Case) -> Iterator[Finding]:
         return
     settings = list(_list_output_settings(case))
     for side in SIDES:
-        extra = []
-        for leftover in case.run.extra_outputs:
-            if leftover.side == side and leftover.site is not None and leftover.site.slot is Slot.OUTPUT:
-                extra.append(leftover)
+        extra = [leftover for leftover in case.run.extra_outputs if leftover.side == side]
         if not extra:
             continue
         counts = Counter(_get_place(leftover) for leftover in extra)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nndiff.facts.modes import BlamedLayer
+
 if TYPE_CHECKING:
     import torch
 
@@ -14,17 +16,6 @@ Progress = Callable[[int, int | None], None]
 
 _KEPT_LAYERS = 8  # layers whose outputs are in memory at the same time
 _MOST_RUNS = 1000  # two for each layer and sample: a model of many layers is judged by its first samples
-
-
-@dataclass(frozen=True)
-class LayerBlame:
-    """Say how wrong a layer is, and how much of the final output error it causes."""
-
-    name: str
-    own: float  # mean squared error at its output, when it is fed the reference's input
-    cumulative: float  # mean squared error at its output in the candidate's own run
-    share: float  # of the final output error
-    together: tuple[str, ...] = ()  # what is exchanged together with it: a batch norm that was folded into it
 
 
 @dataclass
@@ -72,7 +63,7 @@ def blame_layers(
     samples: Sequence[Any],
     *,
     progress: Progress | None = None,
-) -> list[LayerBlame]:
+) -> list[BlamedLayer]:
     """Return every layer that a mode changed, ranked by its share of the final output error.
 
     Shares are measured, layer by layer, with two runs for each sample, and add up to one. A model of many layers is
@@ -111,5 +102,5 @@ def blame_layers(
     for layer in layers:
         error = errors[layer.name]
         share = shares[layer.name] / total_share
-        blame.append(LayerBlame(layer.name, error.own.mean, error.cumulative.mean, share, layer.together))
+        blame.append(BlamedLayer(layer.name, error.own.mean, error.cumulative.mean, share, layer.together))
     return sorted(blame, key=lambda entry: -entry.share)

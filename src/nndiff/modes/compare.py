@@ -14,7 +14,7 @@ from nndiff.metrics import Metrics
 from nndiff.modes.folder import LayerOutput, StoredMode, list_modes, open_mode
 from nndiff.modes.logits import compare_logits
 from nndiff.modes.places import find_places
-from nndiff.modes.thresholds import get_number
+from nndiff.modes.thresholds import check_metric, get_number
 from nndiff.result import (
     CANDIDATE,
     REFERENCE,
@@ -92,7 +92,9 @@ def compare_modes(
     with unchanged():
         for mode in chosen:
             results.append(_compare_mode(stored_reference, open_mode(folder, mode), rules, progress))
-    _check_thresholds(rules.thresholds, results)
+    for threshold in rules.thresholds:
+        option = f"--fail-{threshold.direction.value}"
+        check_metric(option, threshold.metric, [result.facts for result in results])
     return _build_comparison(stored_reference, results, rules)
 
 
@@ -250,24 +252,6 @@ def _describe_failure(result: _ModeResult, output: str) -> str | None:
     if all(pair.name != output for pair in result.pairs):
         return f"{output} is missing"
     return None
-
-
-def _check_thresholds(thresholds: Sequence[Threshold], results: Sequence[_ModeResult]) -> None:
-    """Refuse a requirement on a number that no mode has: it could never be met."""
-    ran = [result for result in results if result.output is not None]
-    for threshold in thresholds:
-        numbers = [get_number(threshold.metric, result.output, result.facts) for result in ran]
-        if (
-            ran
-            and all(math.isnan(number) for number in numbers)
-            and threshold.metric in ("kl", "top1", "top5", "perplexity")
-        ):
-            need = (
-                "labels()"
-                if threshold.metric == "perplexity"
-                else "outputs that are logits (`logits = True` in FILE.py)"
-            )
-            raise UsageError(f"--fail-{threshold.direction.value} {threshold.metric} needs {need}")
 
 
 def _build_comparison(reference: StoredMode, results: Sequence[_ModeResult], rules: ModeRules) -> Comparison:

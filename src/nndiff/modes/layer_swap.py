@@ -238,7 +238,7 @@ def list_final_tensors(output: Any) -> list[torch.Tensor]:
     tensors = [logits] if isinstance(logits, torch.Tensor) else list_number_tensors(output)
     if not tensors:
         raise ModelError(f"the model returned a {type(output).__name__} without floating-point tensors to compare")
-    return tensors
+    return sorted(tensors, key=lambda tensor: tensor.ndim == 0)  # a loss may come before what the model is for
 
 
 def holds_numbers(tensor: torch.Tensor) -> bool:

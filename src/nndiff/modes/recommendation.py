@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nndiff.errors import UsageError
-from nndiff.modes.blame import LayerBlame, Progress
+from nndiff.facts.modes import BlamedLayer
+from nndiff.modes.blame import Progress
+from nndiff.modes.thresholds import TARGET_METRICS
 
 if TYPE_CHECKING:
     import torch
 
     from nndiff.modes.layer_swap import ModelPair
-
-METRICS = ("sqnr", "mse", "top1")  # in dB, and as a fraction of positions; only of the mse is less better
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def recommend_layers(
     make_candidate: Callable[[], torch.nn.Module],
     samples: Sequence[Any],
     target: tuple[str, float],
-    blame: Sequence[LayerBlame],
+    blame: Sequence[BlamedLayer],
     *,
     progress: Progress | None = None,
 ) -> Recommendation:
@@ -87,21 +87,21 @@ def recommend_layers(
     from nndiff.modes.layer_swap import ModelPair
 
     metric, wanted = target
-    if metric not in METRICS:
-        raise UsageError(f"unknown target {metric!r}; the targets are {', '.join(METRICS)}, as in sqnr=30")
+    if metric not in TARGET_METRICS:
+        raise UsageError(f"unknown target {metric!r}; the targets are {', '.join(TARGET_METRICS)}, as in sqnr=30")
     pair = ModelPair(make_reference, make_candidate, samples)
     ranked = sorted(blame, key=lambda layer: -layer.share)
     unkept, all_kept = _measure(pair, [], samples), _measure(pair, ranked, samples)
     runs = 0
 
-    def measure(kept: Sequence[LayerBlame]) -> float:
+    def measure(kept: Sequence[BlamedLayer]) -> float:
         nonlocal runs
         runs += 1
         if progress:
             progress(runs, None)
         return _measure(pair, kept, samples).get_metric(metric)
 
-    def report(kept: Sequence[LayerBlame], verified: float) -> Recommendation:
+    def report(kept: Sequence[BlamedLayer], verified: float) -> Recommendation:
         names = tuple(layer.name for layer in kept)
         return Recommendation(names, _predict(unkept, all_kept, kept, metric), verified, wanted, metric)
 
@@ -136,11 +136,11 @@ def make_snippet(recommendation: Recommendation) -> str:
 
 
 def _drop_superfluous(
-    kept: list[LayerBlame],
+    kept: list[BlamedLayer],
     verified: float,
-    measure: Callable[[Sequence[LayerBlame]], float],
+    measure: Callable[[Sequence[BlamedLayer]], float],
     is_enough: Callable[[float], bool],
-) -> tuple[list[LayerBlame], float]:
+) -> tuple[list[BlamedLayer], float]:
     """Return the layers without those that the target does not need, and what a run with them gave."""
     for layer in reversed(kept[:-1]):  # without the last they are too few
         rest = [kept_layer for kept_layer in kept if kept_layer is not layer]
@@ -150,14 +150,14 @@ def _drop_superfluous(
     return kept, verified
 
 
-def _predict(unkept: _Fidelity, all_kept: _Fidelity, kept: Sequence[LayerBlame], metric: str) -> float:
+def _predict(unkept: _Fidelity, all_kept: _Fidelity, kept: Sequence[BlamedLayer], metric: str) -> float:
     """Return a metric with some layers kept: their shares go from the error without any to the error with all kept."""
     kept_share = min(1.0, math.fsum(layer.share for layer in kept))
     rest = min(1.0, all_kept.error / unkept.error) if 0 < unkept.error < math.inf else 0.0
     return unkept.get_metric(metric, 1 - kept_share * (1 - rest))
 
 
-def _measure(pair: ModelPair, kept: Sequence[LayerBlame], samples: Sequence[Any]) -> _Fidelity:
+def _measure(pair: ModelPair, kept: Sequence[BlamedLayer], samples: Sequence[Any]) -> _Fidelity:
     """Return how near the candidate is to the reference with some of its layers kept."""
     from nndiff.modes.layer_swap import Side
 

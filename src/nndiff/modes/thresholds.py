@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nndiff.errors import UsageError
 from nndiff.facts.modes import CORRELATION_LIMITS, MSE_LIMITS, Direction, ModeFacts, RatingLimits, Threshold
@@ -22,7 +22,7 @@ _METRICS = {
 }
 _LOGITS = ("kl", "top1", "top5")
 PERPLEXITY = "perplexity"  # by how much it grows
-TARGET_METRICS = ("sqnr", "mse", "top1")  # of --recommend
+TARGET_METRICS = ("sqnr", "mse", "top1")  # of --recommend; only of the mse is less better
 METRIC_NAMES = (*_METRICS, *_LOGITS, PERPLEXITY)
 
 
@@ -70,3 +70,12 @@ def get_number(metric: str, output: Metrics | None, mode: ModeFacts) -> float:
     if metric == PERPLEXITY:
         return mode.perplexity_change
     return math.nan if mode.logits is None else float(getattr(mode.logits, metric))
+
+
+def check_metric(option: str, metric: str, modes: Iterable[ModeFacts]) -> None:
+    """Refuse a requirement on a number that none of the modes that ran has: it could never be met."""
+    numbers = [get_number(metric, None, mode) for mode in modes if mode.failed is None]
+    if metric in _METRICS or not numbers or not all(math.isnan(number) for number in numbers):
+        return
+    need = "labels()" if metric == PERPLEXITY else "outputs that are logits (`logits = True` in FILE.py)"
+    raise UsageError(f"{option} {metric} needs {need}")

@@ -396,7 +396,12 @@ _LEFTOVER_TITLES = {
 def title_leftovers(leftovers: Sequence[Leftover], side: str) -> str:
     """Return the title of a list of leftovers, with the reasons why some are no difference."""
     counts = Counter(leftover.reason for leftover in leftovers)
+    outputs = sum(leftover.is_extra_output for leftover in leftovers)
+    gradients = counts[LeftoverReason.EXTRA_OUTPUT] - outputs
+    counts[LeftoverReason.EXTRA_OUTPUT] = outputs
     parts = [f"{counts[reason]:,} {text}" for reason, text in _LEFTOVER_TITLES.items() if counts[reason]]
+    if gradients:
+        parts.insert(1, f"{plural(gradients, 'gradient')} of these outputs")
     if len(leftovers) not in (counts[reason] for reason in _LEFTOVER_TITLES):
         parts.insert(0, f"{len(leftovers):,}")
     return f"only in the {side} ({'; '.join(parts)})"
@@ -445,7 +450,7 @@ def name_extra_outputs(extra: Sequence[Leftover]) -> str:
     for side in SIDES:
         places: Counter[str] = Counter()
         for leftover in extra:
-            if leftover.side == side and leftover.site is not None and leftover.site.slot is Slot.OUTPUT:
+            if leftover.side == side and leftover.site is not None:
                 container = leftover.site.path.partition(".")[0]
                 places[printable(f"output.{container}" if container else "output", 80)] += 1
         names = [f"{place} ({count:,} tensors)" if count > 1 else place for place, count in places.items()]
@@ -458,7 +463,7 @@ def list_extra_outputs(comparison: Comparison) -> Iterator[str]:
     """Say in one line per candidate which outputs only one side returns, and how to let that pass."""
     for side in comparison.candidates:
         leftovers = comparison.leftovers_of(side.label)
-        extra = [leftover for leftover in leftovers if leftover.reason is LeftoverReason.EXTRA_OUTPUT]
+        extra = [leftover for leftover in leftovers if leftover.is_extra_output]
         if not extra:
             continue
         text = name_extra_outputs(extra)

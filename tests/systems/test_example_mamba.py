@@ -42,6 +42,14 @@ ENVIRONMENT = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def samples():
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from quantized_mamba.quantization import Int8Linear, Int8Tensor, find_limit, qua
 
 from nndiff.models.huggingface import build_hugging_face_model  # noqa: E402
 from nndiff.models.spec import BuildOptions  # noqa: E402
+from nndiff.recording.environment.randomness import seed_everything  # noqa: E402
 
 SAMPLES = 3
 TOKENS = 40
@@ -36,7 +38,16 @@ ENVIRONMENT = {
     "CALIB_DATA_NUM": str(SAMPLES),
     "CALIB_SEQLEN": str(TOKENS),
     "PYTHONWARNINGS": "ignore",
+    "OMP_NUM_THREADS": "1",  # the tensors are small: threads only wait for each other
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +251,24 @@ def test_another_reference_and_a_saved_comparison(saved):
     assert json.loads((saved / "results/mode_2-1_comparison.json").read_text())["kind"] == "modes"
 
 
+def test_the_users_weights_are_taken_and_never_mixed_with_others(saved, tmp_path):
+    torch.manual_seed(99)
+    trained = build_hugging_face_model(mamba.find_folder(), BuildOptions()).model
+    trained.save_pretrained(tmp_path / "weights")
+    words = ["save_layer_outputs.py", "mamba-small", "--pretrained_dir", str(tmp_path / "weights"), "--mode", "fp32"]
+    words += ["--calib_data_num", str(SAMPLES), "--calib_seqlen", str(TOKENS)]
+    assert "was recorded with model mamba-small, not weights" in run_script(saved, *words, status=2)
+    run_script(tmp_path, *words)
+    returned = []
+    trained.backbone.layers[23].register_forward_hook(lambda module, args, output: returned.append(output))
+    seed_everything(42)
+    for sample in mamba.samples(SAMPLES, TOKENS):
+        run_model(trained, sample)
+    recorded = np.load(tmp_path / "layer_outputs/mode_fp32_layer_23.npy")
+    assert np.allclose(recorded, torch.cat(returned).numpy(), rtol=1e-5, atol=1e-6)  # other threads, other sums
+    assert not np.allclose(recorded, np.load(saved / "layer_outputs/mode_fp32_layer_23.npy"), atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -251,3 +280,22 @@ def test_another_reference_and_a_saved_comparison(saved):
 )
 def test_mistakes_are_named(saved, words, message):
     assert message in run_script(saved, "save_layer_outputs.py", "mamba-small", *words, status=2)
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_readme_names_what_there_is(page):
+    """Hold the two languages to the same commands, files and numbers."""
+    text, original = (EXAMPLE / page).read_text(), (EXAMPLE / "README.md").read_text()
+    script, comparing = ((EXAMPLE / name).read_text() for name in ("save_layer_outputs.py", "compare_with_fp.py"))
+    for command in re.findall(r"^(?:\./|python3 )\S.*", text, re.MULTILINE):
+        words = command.split("#")[0].split()
+        name = words[1] if words[0] == "python3" else words[0]
+        assert os.access(EXAMPLE / name, os.X_OK), command
+        for option in re.findall(r"--\w+", command):
+            assert f'"{option}"' in script + comparing, command
+    outputs = [
+        re.findall(r"^(?:SUMMARY|Which layers).*?```", words, re.DOTALL | re.MULTILINE) for words in (text, original)
+    ]
+    assert len(outputs[0]) == 2
+    assert outputs[0] == outputs[1]
+    assert (EXAMPLE / "heatmap.png").stat().st_size < 150_000

@@ -52,7 +52,7 @@ class ConvolutionFirst(ConformerLayer):
 
 
 def padding_unmasked() -> Nest:
-    """Return a port whose layers take padding for speech; right as long as all rows are of one length."""
+    """Return a port whose layers take padding for speech; all weights and shapes are the same."""
     port = model()
     port.encoder.__class__ = Unmasked
     return port

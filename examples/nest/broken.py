@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from nest_ssl import Nest
 from nest_ssl.conformer import HALF_STEP, ConformerEncoder, ConformerFeedForward, ConformerLayer
@@ -52,7 +54,7 @@ class ConvolutionFirst(ConformerLayer):
 
 
 def padding_unmasked() -> Nest:
-    """Return a port whose layers take padding for speech; right as long as all rows are of one length."""
+    """Return a port whose layers take padding for speech; all weights and shapes are the same."""
     port = model()
     port.encoder.__class__ = Unmasked
     return port
@@ -86,7 +88,8 @@ def extra_dropout() -> Nest:
     """Return a port with a dropout after the second linear layer too; right in eval mode."""
     port = model()
     for layer in port.encoder.layers:
-        for feed_forward in (layer.feed_forward1, layer.feed_forward2):
+        for module in (layer.feed_forward1, layer.feed_forward2):
+            feed_forward: Any = module
             feed_forward.__class__ = DropsTwice
             feed_forward.dropout2 = nn.Dropout(feed_forward.dropout.p)
     return port

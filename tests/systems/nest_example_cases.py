@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,3 +93,16 @@ def train(model, folder):
             loss.backward()
             optimizer.step()
             recorder.step(epoch=0, batch=step, data=batch, scalars={"loss": loss})
+
+
+def read_screens():
+    """Return (shell, command, the lines shown of its output) for every command on a screen of the README."""
+    screens = []
+    for block in re.findall(r"```console\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL):
+        for line in block.splitlines():
+            prompt = re.match(r"(?:\((\w+)\) )?\$ (.*)", line)
+            if prompt:
+                screens.append((prompt[1] or "port", prompt[2], []))
+            elif line.strip() != "...":
+                screens[-1][2].append(line)
+    return screens

@@ -7,18 +7,20 @@ import copy
 import io
 import json
 import runpy
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 import torch
 from nemo.collections.asr.models import EncDecDenoiseMaskedTokenPredModel
-from nest_example_cases import CASES, EXAMPLE, FIXTURES, record_case, train
+from nest_example_cases import CASES, EXAMPLE, FIXTURES, read_screens, record_case, train
 from omegaconf import OmegaConf
 
 sys.path.insert(0, str(EXAMPLE))
 import nest_ssl
 
+from nndiff.commands import main as nndiff_main
 from nndiff.models.nemo import build_nemo_model
 from nndiff.models.spec import BuildOptions
 
@@ -84,14 +86,29 @@ def restore_what_the_port_saves():
     return counts
 
 
-def run_tool(name, *arguments):
-    """Run a tool as the shell would; return its status and what it wrote to stdout."""
-    sys.argv = [name, *map(str, arguments)]
+def run_commands():
+    """Run what the README says to run in NeMo's environment, and two more, where there is a copy of the example."""
+    shutil.copytree(EXAMPLE, OUT / "example")
+    shutil.copy(OUT / "tiny.nemo", OUT / "example/model.nemo")
+    sys.path.insert(0, str(OUT / "example/tools"))
+    commands = [command for shell, command, _ in read_screens() if shell == "nemo"]
+    apart = "--ckpt_path model.nemo --nemo_ckpt_path ../trained.nemo"
+    commands.append(f"python tools/compare_intermediate_outputs.py {apart}")
+    with contextlib.chdir(OUT / "example"):
+        return {command: run_command(command) for command in commands}
+
+
+def run_command(command):
+    """Run a command as the shell would; return its status and what it wrote to stdout."""
+    program, *words = shlex.split(command)
     stdout = io.StringIO()
-    status = 0
     with contextlib.redirect_stdout(stdout):
         try:
-            runpy.run_path(str(EXAMPLE / "tools" / name), run_name="__main__")
+            if program == "nndiff":
+                status = nndiff_main(words)
+            else:
+                sys.argv = words
+                runpy.run_path(words[0], run_name="__main__")
         except SystemExit as error:
             status = error.code
     return {"status": status, "stdout": stdout.getvalue()}
@@ -102,18 +119,7 @@ def main():
     make_checkpoints()
     for case in CASES:
         record_case(restore(case.checkpoint), case, OUT)
-    sys.path.insert(0, str(EXAMPLE / "tools"))
-    archive = OUT / "trained.nemo"
-    facts = {
-        "restored": restore_what_the_port_saves(),
-        "intermediate": run_tool(
-            "compare_intermediate_outputs.py", "--ckpt_path", OUT / "by_port.nemo", "--nemo_ckpt_path", archive
-        ),
-        "apart": run_tool(
-            "compare_intermediate_outputs.py", "--ckpt_path", OUT / "tiny.nemo", "--nemo_ckpt_path", archive
-        ),
-        "saved": run_tool("save_nemo_outputs.py", "--ckpt_path", archive, "--output_dir", OUT / "saved_nemo_outputs"),
-    }
+    facts = {"restored": restore_what_the_port_saves(), "commands": run_commands()}
     (OUT / "facts.json").write_text(json.dumps(facts, indent=1))
 
 

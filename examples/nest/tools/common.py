@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for nest_ssl, wherever a tool is started
 
@@ -17,7 +17,7 @@ from nndiff.models.nemo import MissingNemoError, build_nemo_model
 from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import user_code
 
-MODE = "train"  # in which gradients are compared: dither, dropout and batch statistics count
+MODE: Literal["train"] = "train"  # in which gradients are compared: dither, dropout and batch statistics count
 
 
 def run_tool(run: Callable[[Namespace], int], parser: ArgumentParser) -> int:

@@ -35,8 +35,9 @@ def run(args: Namespace) -> int:
     inputs = nemo.inputs()
     print(f"Input shape: {inputs['input_signal'].shape}\nInput length: {inputs['input_signal_length']}")
     print("\nRegistering hooks and running a forward pass on NeMo model and local model...")
-    options = {"seed": args.seed, "mode": "eval", "atol": args.atol, "rtol": args.rtol}
-    comparison = nndiff.compare(nemo.model, local, inputs=inputs, **options)
+    comparison = nndiff.compare(
+        nemo.model, local, inputs=inputs, seed=args.seed, mode="eval", atol=args.atol, rtol=args.rtol
+    )
     result = view(comparison)
     forward = result.counts.rate("forward")
 

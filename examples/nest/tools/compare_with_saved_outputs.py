@@ -32,8 +32,9 @@ def make_parser() -> ArgumentParser:
 def run(args: Namespace) -> int:
     """Load, run, compare and print; return 0 if everything matches."""
     local = load_local(args.ckpt_path, args.config)
-    options = {"loss": compute_loss, "mode": MODE, "backward": True, "atol": args.atol, "rtol": args.rtol}
-    comparison = nndiff.compare(args.saved_outputs_dir, local, **options)
+    comparison = nndiff.compare(
+        args.saved_outputs_dir, local, loss=compute_loss, mode=MODE, backward=True, atol=args.atol, rtol=args.rtol
+    )
     result = view(comparison)
     counts = result.counts
 

@@ -35,8 +35,9 @@ def run(args: Namespace) -> int:
     for seed in range(args.seed, args.seed + MOST_SEEDS):
         print(f"Running forward and backward passes (seed={seed})...")
         with tempfile.TemporaryDirectory() as folder:
-            options = {"seed": seed, "mode": MODE, "backward": True, "loss": nemo.loss}
-            recording = nndiff.record(nemo.model, inputs, path=Path(folder) / "nemo.nnrec", **options)
+            recording = nndiff.record(
+                nemo.model, inputs, path=Path(folder) / "x.nnrec", seed=seed, mode=MODE, backward=True, loss=nemo.loss
+            )
             if not recording.source().tensors[MASKS].numpy().any():
                 print(f"  with seed {seed} no frame is masked, so there is no loss: trying the next seed")
                 continue

@@ -42,11 +42,15 @@ def save_folder(recording: Recording, inputs: dict[str, Any], metadata: dict[str
         ("input_data.pt", inputs),
         ("forward_output.pt", final_output),
         ("parameter_gradients.pt", parameters),
+        ("hook_data.pkl", hooks),
+        ("metadata.pkl", metadata),
     ):
-        torch.save(value, folder / name)
-        yield name
-    for name, value in (("hook_data.pkl", hooks), ("metadata.pkl", metadata)):
-        (folder / name).write_bytes(pickle.dumps(value))
+        unfinished = folder / f"{name}.unfinished"  # a file that is complete or absent
+        if name.endswith(".pt"):
+            torch.save(value, unfinished)
+        else:
+            unfinished.write_bytes(pickle.dumps(value))
+        unfinished.replace(folder / name)
         yield name
 
 

@@ -448,12 +448,27 @@ def _find_inner_calls(run: Run, site: SitePair) -> InnerCalls:
         if not surrounds(site, call) or call.order >= site.order:
             continue
         if not call.passed:
-            return InnerCalls(after, call, call.pair.name)
+            return _find_differing_argument(run, site, call) or InnerCalls(after, call, call.pair.name)
         differing_input = run.get_differing_input(call) if call.is_norm else ""
         if differing_input:
             return InnerCalls(after, call, differing_input)
         after = call
     return InnerCalls(after)
+
+
+def _find_differing_argument(run: Run, composite: SitePair, call: SitePair) -> InnerCalls | None:
+    """Return the first argument that differs, if it is one of a module around the first call that differs.
+
+    What that module was given, a mask above all, was made outside of it. An argument of another form proves nothing.
+    """
+    inside = [pair for pair in run.pairs if surrounds(composite, pair) and pair.order < call.order]
+    for given in inside:
+        has_same_form = given.reference.shape == given.candidate.shape and given.pair.dtype[0] == given.pair.dtype[1]
+        if given.slot is Slot.INPUT and given.was_compared and not given.passed and has_same_form:
+            agreeing = [pair for pair in inside if pair.slot is Slot.OUTPUT and pair.order < given.order]
+            after = agreeing[-1] if agreeing else None
+            return InnerCalls(after, given, given.pair.name) if surrounds(given, call) else None
+    return None
 
 
 def find_common_module(calls: InnerCalls, composite: SitePair) -> tuple[str, str] | None:

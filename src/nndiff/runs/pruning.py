@@ -79,8 +79,7 @@ def _prune_folder(
         lines = []
         for done, (place, line) in enumerate(_list_lines(run)):
             if line.state is not None and rewrites and place in chosen:
-                state, layout = store.write(_reduce_tensors(run.read_tensors(place), to))
-                line = replace(line, state=state, layout=layout)
+                line = store.write(line.step, _reduce_tensors(run.read_tensors(place), to))
             elif line.step is not None and place not in chosen:
                 line = StepLine(line.step)
             lines.append(line)

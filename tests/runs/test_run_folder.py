@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -328,13 +329,11 @@ def test_a_flipped_byte_is_noticed_when_it_is_read(keep: str, tmp_path: Path) ->
     state = tmp_path / "run" / "state-000001.safetensors"
     for position in range(0, state.stat().st_size, 197):
         flip_byte(state, position)
-        try:
+        with contextlib.suppress(SourceError):
             assert read_everything(tmp_path / "run", 0) == expected, f"byte {position} was flipped in silence"
-        except SourceError:
-            pass
         flip_byte(state, position)
     flip_byte(state, state.stat().st_size - 1)
-    with pytest.raises(DamagedError, match="is damaged: its .* copy or record"):
+    with pytest.raises(DamagedError, match=r"is damaged: its .* copy or record"):
         read_everything(tmp_path / "run", 0)
 
 

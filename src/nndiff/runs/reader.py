@@ -20,6 +20,7 @@ from nndiff.runs.files import (
     STEP_LIMIT,
     STEPS,
     is_run,
+    measure_folder,
     name_state,
 )
 from nndiff.runs.lines import (
@@ -103,6 +104,20 @@ class RecordedRun:
         # what follows from the layout is computed once for all steps that share it
         vars(tensors).update(rows=layout.rows, offsets=layout.offsets, counts=layout.counts)
         return tensors
+
+    def measure_step(self, place: int) -> int | None:
+        """Return how many bytes the state file of a step takes; None if no tensors were recorded there."""
+        state = self.lines.steps[place].state
+        if state is None:
+            return None
+        try:
+            return os.stat(self._find_state(state)).st_size
+        except OSError:  # replaced since the run was opened
+            return 0
+
+    def measure(self) -> int:
+        """Return how many bytes all files of the run take."""
+        return measure_folder(self.path)
 
     def find_homes(self, step: int | None) -> set[int]:
         """Return the numbers of the state files in which the whole tensors of a step are."""

@@ -11,6 +11,7 @@ import pytest
 from helpers import nndiff
 
 sys.path.insert(0, str(Path(__file__).parent / "runs"))
+from planted_trainings import train as train_dumps
 from trainings import train
 
 
@@ -40,6 +41,26 @@ def test_json_and_quiet(run: Path) -> None:
     assert body["steps"][2]["bytes"] > 1000
     assert "grad_norm" in body["steps"][2]["scalars"]
     assert "grad_norm" not in nndiff("show", run, "-q").stdout
+
+
+def test_a_folder_of_checkpoints_by_step(tmp_path: Path) -> None:
+    train_dumps(tmp_path / "old", dump=True)
+    lines = nndiff("show", tmp_path / "old", COLUMNS="160").stdout.splitlines()
+    assert lines[0] == f"{tmp_path / 'old'}: checkpoints of a training, 10 steps, tensors at 10"
+    assert "  initial   not kept" in lines
+    header, *rows = [line.split() for line in lines[-11:]]
+    assert header[:4] == ["step", "epoch", "batch", "loss"]
+    assert [row[:3] for row in rows[4:6]] == [["4", "0", "4"], ["5", "1", "0"]]
+    body = json.loads(nndiff("show", tmp_path / "old", "--json").stdout)
+    assert (body["kind"], body["keep"], body["initial"]) == ("run", "dump", False)
+    files = sorted((tmp_path / "old").rglob("*.pt"))
+    assert [step["bytes"] for step in body["steps"]] == [file.stat().st_size for file in files]
+    assert body["bytes"] == sum(file.stat().st_size for file in files)
+    assert body["steps"][3]["scalars"]["loss"] == pytest.approx(float(rows[3][3]), rel=1e-5)
+    files[2].write_bytes(b"no checkpoint")
+    done = nndiff("show", tmp_path / "old")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert files[2].name in done.stderr
 
 
 def test_what_makes_no_sense_for_a_run(run: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 NndiffError                 the root: everything nndiff raises on purpose (exit 2)
 ├── UsageError              the call itself makes no sense
 ├── SourceError             a file or object cannot be read; names it and says why
-│   ├── DamagedError        a recording has changed since it was written
+│   ├── DamagedError        a recording or a recorded training has changed since it was written
 │   └── UnsafeFileError     reading it would take too much memory, disk or trust
 ├── AlignmentError          naming rules do not fit these names
 ├── ConversionError         a map cannot be read, does not fit a checkpoint, or cannot be carried out
@@ -39,7 +39,7 @@ class SourceError(NndiffError):
 
 
 class DamagedError(SourceError):
-    """Say that a recording has changed since it was written."""
+    """Say that a recording, or a recorded training, has changed since it was written."""
 
 
 class UnsafeFileError(SourceError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 import torch
 from trainings import assert_same_runs, make_model, train, train_step
 
-from nndiff.errors import NndiffError, SourceError, UsageError
+from nndiff.errors import DamagedError, NndiffError, SourceError, UsageError
 from nndiff.runs.files import LAYOUTS, STEPS
 from nndiff.runs.reader import is_run, open_run
 from nndiff.runs.recorder import TrainingRecorder
@@ -305,6 +306,46 @@ def test_files_that_end_early_are_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SourceError, match="no such file"):
         assert_readable(tmp_path / "run")
+
+
+def read_everything(path: Path, place: int) -> list[bytes]:
+    """Return all that a step holds, as bytes."""
+    tensors = open_run(path).read_tensors(place)
+    arrays = [tensors.statistics, tensors.digests, tensors.sketches]
+    arrays += [tensor.numpy() for tensor in tensors.tensors if tensor is not None]
+    return [array.tobytes() for array in arrays]
+
+
+def flip_byte(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("keep", ["stats", "sketch", "full"])
+def test_a_flipped_byte_is_noticed_when_it_is_read(keep: str, tmp_path: Path) -> None:
+    train(tmp_path / "run", range(1), keep=keep)
+    expected = read_everything(tmp_path / "run", 0)
+    state = tmp_path / "run" / "state-000001.safetensors"
+    for position in range(0, state.stat().st_size, 197):
+        flip_byte(state, position)
+        with contextlib.suppress(SourceError):
+            assert read_everything(tmp_path / "run", 0) == expected, f"byte {position} was flipped in silence"
+        flip_byte(state, position)
+    flip_byte(state, state.stat().st_size - 1)
+    with pytest.raises(DamagedError, match=r"is damaged: its .* copy or record"):
+        read_everything(tmp_path / "run", 0)
+
+
+def test_runs_from_before_there_were_checksums_are_read(tmp_path: Path) -> None:
+    train(tmp_path / "run", range(2))
+    expected = read_everything(tmp_path / "run", 1)
+    lines = [json.loads(line) for line in (tmp_path / "run" / STEPS).read_text().splitlines()]
+    assert all(line.pop("crc") >= 0 for line in lines)
+    (tmp_path / "run" / STEPS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_everything(tmp_path / "run", 1) == expected
+    flip_byte(tmp_path / "run" / "state-000002.safetensors", -1)
+    assert read_everything(tmp_path / "run", 1) != expected, "without a checksum nobody notices"
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path: Path) -> None:

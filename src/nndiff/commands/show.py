@@ -42,7 +42,7 @@ _EXAMPLES = """\
   nndiff show model.nemo --json > inside.json
   nndiff show run.nnrec                                  how the model was run, and what every layer did
   nndiff show run.nnrec --check -q                       check that nothing changed since it was recorded
-  nndiff show runs/ours                                  the steps of a recorded training
+  nndiff show runs/ours                                  the steps of a recorded training, or of checkpoints by step
 
 Classes in a pickle are named and never loaded; nothing in the file is executed.
 """
@@ -96,9 +96,9 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the source; return 0, or 2 if there is no tensor to show."""
-    from nndiff.runs.files import is_run
+    from nndiff.runs.opening import is_training
 
-    if is_run(args.source):
+    if is_training(args.source):
         from nndiff.commands.show_run import show_run
 
         return show_run(args)

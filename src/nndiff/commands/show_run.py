@@ -1,11 +1,9 @@
-"""What nndiff show says about a recorded training: its model, its steps, what was kept of each."""
+"""What nndiff show says about a training: its model, its steps, what was kept of each."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 from nndiff.commands.trouble import print_trouble
@@ -13,19 +11,18 @@ from nndiff.errors import UsageError
 from nndiff.reports.figures import format_size
 from nndiff.reports.output import get_stdout_sink, print_text
 from nndiff.result_json import plain
-from nndiff.runs.files import name_state
-from nndiff.runs.pruning import measure_folder
-from nndiff.runs.reader import RecordedRun, open_recorded_run
+from nndiff.runs.dumps import DumpRun, open_dumps
+from nndiff.runs.reader import RecordedRun, is_run, open_recorded_run
 from nndiff.text import listed, plural, printable
 
 _SHOWN_SCALARS = ("loss", "acc", "lr/0", "grad_norm")  # in the table; --json has all
 
 
 def show_run(args: argparse.Namespace) -> int:
-    """Show a recorded training; return 0, or 2 if it has no steps."""
+    """Show a recorded training, or a folder of checkpoints; return 0, or 2 if it has no steps."""
     if args.check or args.include or args.exclude:
         raise UsageError(f"--check, --include and --exclude are not for recorded trainings: {args.source}")
-    run = open_recorded_run(args.source)
+    run = open_recorded_run(args.source) if is_run(args.source) else open_dumps(args.source)
     if args.json:
         print_text(json.dumps(_describe_run(run), indent=1, allow_nan=False) + "\n", for_people=False)
     else:
@@ -37,24 +34,12 @@ def show_run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure_state(run: RecordedRun, place: int | None) -> int | None:
-    """Return the bytes of the state file of a step; None if no tensors were recorded there."""
-    line = run.lines.initial if place is None else run.lines.steps[place]
-    if line is None or line.state is None:
-        return None
-    try:
-        return os.stat(os.path.join(run.path, name_state(line.state))).st_size
-    except OSError:
-        return 0
-
-
-def _summarize_run(run: RecordedRun) -> list[str]:
+def _summarize_run(run: RecordedRun | DumpRun) -> list[str]:
     """Return the lines that describe a run as a whole."""
     description = run.description
     recorded = [step for step in run.steps if step.has_tensors]
-    lines = [
-        f"{printable(run.label)}: recorded training, {plural(len(run.steps), 'step')}, tensors at {len(recorded):,}"
-    ]
+    kind = "recorded training" if isinstance(run, RecordedRun) else "checkpoints of a training"
+    lines = [f"{printable(run.label)}: {kind}, {plural(len(run.steps), 'step')}, tensors at {len(recorded):,}"]
     groups = ", ".join(plural(len(names), "parameter") for names in description.param_groups)
     versions = description.environment.get("versions")
     epochs = {step.epoch for step in run.steps if step.epoch is not None}
@@ -62,7 +47,7 @@ def _summarize_run(run: RecordedRun) -> list[str]:
         "model": description.model,
         "optimizer": description.optimizer and f"{description.optimizer}; groups of {groups or 'nothing'}",
         "epochs": f"{min(epochs)} to {max(epochs)}" if epochs else "",
-        "kept": f"{description.keep}, {format_size(measure_folder(Path(run.path)))} on disk",
+        "kept": f"{description.keep}, {format_size(run.measure())} on disk",
         "initial": "the state before the first step was kept" if run.has_initial else "not kept",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items())
         if isinstance(versions, dict)
@@ -79,12 +64,13 @@ def _summarize_run(run: RecordedRun) -> list[str]:
     return lines
 
 
-def _format_steps(run: RecordedRun) -> str:
+def _format_steps(run: RecordedRun | DumpRun) -> str:
     """Return one row for each step; columns that do not fit the terminal are left out."""
     from nndiff.reports.tables import ALWAYS, Cell, Column, format_table
     from nndiff.reports.terminal_sections import get_printed, make_console
 
-    scalars = [name for name in _SHOWN_SCALARS if any(name in step.scalars for step in run.steps)]
+    values = [dict(step.scalars) for step in run.steps]  # read once: each may be in a checkpoint of its own
+    scalars = [name for name in _SHOWN_SCALARS if any(name in numbers for numbers in values)]
     columns = [Column("step", ALWAYS, right=True), Column("epoch", 80, right=True), Column("batch", 80, right=True)]
     columns += [Column(name, 70 - place, right=True) for place, name in enumerate(scalars)]
     columns += [Column("data", 50), Column("tensors", 90, right=True)]
@@ -92,9 +78,9 @@ def _format_steps(run: RecordedRun) -> str:
     for place, step in enumerate(run.steps):
         row = [Cell(str(step.number)), Cell(_format_mark(step.epoch)), Cell(_format_mark(step.batch))]
         for name in scalars:
-            row.append(Cell(f"{step.scalars[name]:.6g}" if name in step.scalars else ""))
+            row.append(Cell(f"{values[place][name]:.6g}" if name in values[place] else ""))
         row.append(Cell(listed(["×".join(map(str, part.shape)) or part.dtype for part in step.data or ()], 3)))
-        size = _measure_state(run, place)
+        size = run.measure_step(place)
         row.append(Cell("" if size is None else format_size(size)))
         rows.append(row)
     sink = get_stdout_sink()
@@ -109,14 +95,14 @@ def _format_mark(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-def _describe_run(run: RecordedRun) -> dict[str, Any]:
+def _describe_run(run: RecordedRun | DumpRun) -> dict[str, Any]:
     """Return a run as JSON shows it."""
     description = run.description
     steps = []
     for place, step in enumerate(run.steps):
         entry: dict[str, Any] = {"step": step.number, "epoch": step.epoch, "batch": step.batch}
         entry["scalars"] = {name: plain(value) for name, value in step.scalars.items()}
-        entry["bytes"] = _measure_state(run, place)
+        entry["bytes"] = run.measure_step(place)
         steps.append(entry)
     return {
         "format": "nndiff.show",
@@ -128,6 +114,6 @@ def _describe_run(run: RecordedRun) -> dict[str, Any]:
         "optimizer": description.optimizer,
         "initial": run.has_initial,
         "notes": list(description.notes),
-        "bytes": measure_folder(Path(run.path)),
+        "bytes": run.measure(),
         "steps": steps,
     }

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from nndiff.errors import SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.names import looks_trainable, natural_key
+from nndiff.runs.files import measure_folder
 from nndiff.runs.run import RunDescription, Step, StepTensors, TensorKey, TensorKind
 from nndiff.sources import open_source
 from nndiff.sources.folder import MODEL_NAMES
@@ -157,6 +159,15 @@ class DumpRun:
             self._opened = place, _open_dump(self._files[place].path)
         return self._opened[1]
 
+    def measure_step(self, place: int) -> int:
+        """Return how many bytes the checkpoint at this place takes."""
+        path = self._files[place].path
+        return measure_folder(path) if os.path.isdir(path) else RegularFile(path).size
+
+    def measure(self) -> int:
+        """Return how many bytes all checkpoints take."""
+        return sum(self.measure_step(place) for place in range(len(self._files)))
+
     def read_tensors(self, step: int | None) -> StepTensors:
         """Return the tensors of the checkpoint at this place."""
         if step is None:
@@ -166,10 +177,32 @@ class DumpRun:
 
 @dataclass(frozen=True)
 class Dump:
-    """Hold one checkpoint, opened."""
+    """Hold one checkpoint, opened; its elements are read when its tensors are asked for."""
 
-    tensors: StepTensors
+    stored: Mapping[TensorKey, TensorRef]
     scalars: Mapping[str, float]
+
+    @cached_property
+    def tensors(self) -> StepTensors:
+        """Return the tensors with their statistics and digests."""
+        statistics, digests = [], []
+        for tensor in self.stored.values():
+            # one at a time: a checkpoint is never in memory whole
+            elements = np.ascontiguousarray(tensor.read(0, tensor.count))
+            raw = RawArray(elements.ctypes.data, tensor.count, tensor.dtype.name, tensor.shape)
+            measured = sketch_tensors([raw], [0])
+            statistics.append(measured.statistics[0])
+            digests.append(measured.digests[0])
+        return StepTensors(
+            tuple(self.stored),
+            tuple(tensor.shape for tensor in self.stored.values()),
+            tuple(tensor.dtype.name for tensor in self.stored.values()),
+            np.array(statistics).reshape(-1, 6),
+            np.array(digests, np.uint8).reshape(-1, 16),
+            np.zeros(len(self.stored), np.int64),
+            np.zeros(0, np.float32),
+            tensors=tuple(self.stored.values()),
+        )
 
 
 def _open_dump(path: str) -> Dump:
@@ -179,28 +212,7 @@ def _open_dump(path: str) -> Dump:
         kind = TensorKind.WEIGHT if looks_trainable(name, tensor.dtype) else TensorKind.BUFFER
         tensors[TensorKey(kind, name)] = tensor
     tensors |= _name_states(optimizer, [key.name for key in tensors if key.kind is TensorKind.WEIGHT], model)
-    settings = _read_settings(optimizer)
-    statistics, digests = [], []
-    for tensor in tensors.values():
-        # one at a time: a checkpoint is never in memory whole
-        elements = np.ascontiguousarray(tensor.read(0, tensor.count))
-        raw = RawArray(elements.ctypes.data, tensor.count, tensor.dtype.name, tensor.shape)
-        measured = sketch_tensors([raw], [0])
-        statistics.append(measured.statistics[0])
-        digests.append(measured.digests[0])
-    return Dump(
-        StepTensors(
-            tuple(tensors),
-            tuple(tensor.shape for tensor in tensors.values()),
-            tuple(tensor.dtype.name for tensor in tensors.values()),
-            np.array(statistics).reshape(-1, 6),
-            np.array(digests, np.uint8).reshape(-1, 16),
-            np.zeros(len(tensors), np.int64),
-            np.zeros(0, np.float32),
-            tensors=tuple(tensors.values()),
-        ),
-        {**settings, **scalars},
-    )
+    return Dump(tensors, {**_read_settings(optimizer), **scalars})
 
 
 Tensors = Mapping[str, TensorRef]

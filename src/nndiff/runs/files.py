@@ -58,3 +58,8 @@ def list_foreign_files(folder: Path) -> list[str]:
         if not is_ours or not entry.is_file():
             foreign.append(entry.name)
     return sorted(foreign)
+
+
+def measure_folder(folder: str | os.PathLike[str]) -> int:
+    """Return how many bytes the files in a folder take."""
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))

@@ -59,6 +59,7 @@ class StepLine:
     step: Step | None  # None: the state before the first step
     state: int | None = None  # number of the file with its tensors
     layout: int | None = None
+    crc: int | None = None  # of the arrays in that file; None: written before files had one
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ def step_to_line(line: StepLine) -> bytes:
             body["random"] = dict(step.random_states)
     if line.state is not None:
         body |= {"state": line.state, "layout": line.layout}
+        if line.crc is not None:
+            body["crc"] = line.crc
     return dump_json(body).encode() + b"\n"
 
 
@@ -152,10 +155,11 @@ def line_to_step(where: str, line: bytes) -> StepLine:
     """Return the step of one line."""
     fields = _StepFields(where, parse_json_object(where, line))
     state, layout = fields.get_optional_integer("state"), fields.get_optional_integer("layout")
+    crc = fields.get_optional_integer("crc")
     if (state is None) != (layout is None):
         raise SourceError(where, "'state' and 'layout' are not given together")
     if fields.body.get("initial") is True:
-        return StepLine(None, state, layout)
+        return StepLine(None, state, layout, crc)
     step = Step(
         number=fields.get_integer("step"),
         epoch=fields.get_optional_integer("epoch"),
@@ -165,7 +169,7 @@ def line_to_step(where: str, line: bytes) -> StepLine:
         random_states=fields.get_digests("random"),
         has_tensors=state is not None,
     )
-    return StepLine(step, state, layout)
+    return StepLine(step, state, layout, crc)
 
 
 class _StepFields(Fields):

@@ -11,7 +11,7 @@ import numpy as np
 
 from nndiff.errors import SourceError, UsageError
 from nndiff.recording.format.shards import describe_disk_error, write_atomically
-from nndiff.runs.files import DESCRIPTION, KEEP_LEVELS, STEPS
+from nndiff.runs.files import DESCRIPTION, KEEP_LEVELS, STEPS, measure_folder
 from nndiff.runs.folder import FolderLock
 from nndiff.runs.lines import RunHeader, StepLine, header_to_text, step_to_line
 from nndiff.runs.reader import RecordedRun, open_recorded_run
@@ -79,8 +79,7 @@ def _prune_folder(
         lines = []
         for done, (place, line) in enumerate(_list_lines(run)):
             if line.state is not None and rewrites and place in chosen:
-                state, layout = store.write(_reduce_tensors(run.read_tensors(place), to))
-                line = replace(line, state=state, layout=layout)
+                line = store.write(line.step, _reduce_tensors(run.read_tensors(place), to))
             elif line.step is not None and place not in chosen:
                 line = StepLine(line.step)
             lines.append(line)
@@ -138,8 +137,3 @@ def _reduce_tensors(tensors: StepTensors, to: str | None) -> StepTensors:
         return replace(tensors, tensors=())
     widths = np.zeros(len(tensors.keys), np.int64)
     return replace(tensors, tensors=(), widths=widths, sketches=np.empty(0, np.float32))
-
-
-def measure_folder(folder: Path) -> int:
-    """Return how many bytes the files of a run take."""
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nndiff.dtypes import find_dtype
 from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
+from nndiff.recording.format.checks import ElementChecker, ElementClaim
 from nndiff.runs.files import (
     DESCRIPTION,
     DESCRIPTION_LIMIT,
@@ -19,6 +20,7 @@ from nndiff.runs.files import (
     STEP_LIMIT,
     STEPS,
     is_run,
+    measure_folder,
     name_state,
 )
 from nndiff.runs.lines import (
@@ -58,6 +60,7 @@ class RecordedRun:
         self._header = header
         self._steps = tuple(line.step for line in lines.steps if line.step is not None)
         self._indexes: OrderedDict[int, dict[str, TensorRef]] = OrderedDict()
+        self._checker = ElementChecker(path)
 
     @property
     def label(self) -> str:
@@ -102,6 +105,20 @@ class RecordedRun:
         vars(tensors).update(rows=layout.rows, offsets=layout.offsets, counts=layout.counts)
         return tensors
 
+    def measure_step(self, place: int) -> int | None:
+        """Return how many bytes the state file of a step takes; None if no tensors were recorded there."""
+        state = self.lines.steps[place].state
+        if state is None:
+            return None
+        try:
+            return os.stat(self._find_state(state)).st_size
+        except OSError:  # replaced since the run was opened
+            return 0
+
+    def measure(self) -> int:
+        """Return how many bytes all files of the run take."""
+        return measure_folder(self.path)
+
     def find_homes(self, step: int | None) -> set[int]:
         """Return the numbers of the state files in which the whole tensors of a step are."""
         homes = self._read_state(step)[1].homes
@@ -112,7 +129,7 @@ class RecordedRun:
         if line is None or line.state is None or line.layout is None:
             raise LookupError("no tensors were recorded there; ask has_tensors or has_initial first")
         layout = self.lines.layouts[line.layout]
-        return layout, read_state(self._find_state(line.state), layout)
+        return layout, read_state(self._find_state(line.state), layout, line.crc)
 
     def _find_state(self, number: int) -> str:
         return os.path.join(self.path, name_state(number))
@@ -137,7 +154,9 @@ class RecordedRun:
                 )
             if not fits_stored_tensor(stored, layout.dtypes[row], nbytes):
                 raise SourceError(self._find_state(home), f"holds {title!r} with another dtype or size than the layout")
-            tensors.append(TensorRef(layout.keys[row].name, shape, dtype, FileData(stored.data.window, dtype.storage)))
+            claim = ElementClaim(layout.keys[row].name, name_state(home), shape, dtype, names[row])
+            data = self._checker.make_data(stored.data.window, claim)
+            tensors.append(TensorRef(layout.keys[row].name, shape, dtype, data))
         return tuple(tensors)
 
     def _read_index(self, number: int) -> dict[str, TensorRef]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.errors import SourceError
+from nndiff.errors import DamagedError, SourceError
 from nndiff.files import RegularFile, Window
 from nndiff.recording.format.shards import get_stored_dtype, make_header_entry
 from nndiff.runs.files import PART_SUFFIX
@@ -36,12 +37,23 @@ class State:
     sketches: NDArray[np.float32]
     homes: NDArray[np.int64] | None  # number of the state file that has the whole tensor of each row; None: no file has
 
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, in the order of the file."""
+        arrays: dict[str, NDArray[Any]] = {STATISTICS: self.statistics, DIGESTS: self.digests, SKETCHES: self.sketches}
+        return arrays if self.homes is None else {**arrays, HOMES: self.homes}
+
+    def compute_crc(self) -> int:
+        """Return the CRC-32 of the bytes of all arrays, one after the other."""
+        crc = 0
+        for array in self.arrays.values():
+            crc = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, crc)
+        return crc
+
 
 def write_state(path: Path, state: State, tensors: Mapping[str, TensorRef]) -> None:
     """Write a state file, complete or not at all: the arrays first, then the whole tensors by name."""
-    arrays: dict[str, NDArray[Any]] = {STATISTICS: state.statistics, DIGESTS: state.digests, SKETCHES: state.sketches}
-    if state.homes is not None:
-        arrays[HOMES] = state.homes
+    arrays = state.arrays
     header: dict[str, Any] = {}
     start = 0
     for name, array in arrays.items():
@@ -78,8 +90,8 @@ def _write_blocks(fd: int, blocks: Sequence[bytes | NDArray[Any]]) -> None:
             view = view[os.write(fd, view) :]
 
 
-def read_state(path: str, layout: Layout) -> State:
-    """Return the arrays of a state file; raise SourceError if they are not those of the layout."""
+def read_state(path: str, layout: Layout, crc: int | None) -> State:
+    """Return the arrays of a state file; raise SourceError if they are not those of the layout or have another CRC."""
     window = Window(RegularFile(path))
     entries = {tensor.name: tensor for tensor in read_header(window)[0]}
     count = len(layout.keys)
@@ -90,12 +102,15 @@ def read_state(path: str, layout: Layout) -> State:
             raise SourceError(path, f"{name!r} is not an array of {dtype} {list(shape)}, which the layout asks for")
         return tensor.read(0, tensor.count).reshape(shape)
 
-    return State(
+    state = State(
         statistics=read_array(STATISTICS, "float64", (count, STATISTICS_COLUMNS)),
         digests=read_array(DIGESTS, "uint8", (count, DIGEST_BYTES)),
         sketches=read_array(SKETCHES, "float32", (int(layout.offsets[-1]),)),
         homes=read_array(HOMES, "int64", (count,)) if HOMES in entries else None,
     )
+    if crc is not None and state.compute_crc() != crc:
+        raise DamagedError(path, "is damaged: its checksum is not the recorded one; copy or record the run again")
+    return state
 
 
 def split_digests(digests: NDArray[np.uint8]) -> list[str]:

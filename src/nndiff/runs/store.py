@@ -10,8 +10,8 @@ import numpy as np
 
 from nndiff.runs.files import LAYOUTS, PART_SUFFIX, name_state, parse_state_name
 from nndiff.runs.folder import LineFile
-from nndiff.runs.lines import Layout, layout_to_line
-from nndiff.runs.run import StepTensors
+from nndiff.runs.lines import Layout, StepLine, layout_to_line
+from nndiff.runs.run import Step, StepTensors
 from nndiff.runs.states import State, read_state, split_digests, write_state
 from nndiff.tensors import TensorRef
 
@@ -33,10 +33,11 @@ class StateStore:
         numbers = [parse_state_name(name.removesuffix(PART_SUFFIX)) for name in os.listdir(folder)]
         self._next_state = 1 + max((number for number in numbers if number is not None), default=-1)
 
-    def read_homes(self, state_number: int, layout_number: int) -> None:
-        """Remember where the whole tensors of a state are."""
-        path = os.fspath(self._folder / name_state(state_number))
-        self._note_homes(state_number, read_state(path, self._layouts[layout_number]))
+    def read_homes(self, line: StepLine) -> None:
+        """Remember where the whole tensors of a step are, if it has tensors."""
+        if line.state is not None and line.layout is not None:
+            path = os.fspath(self._folder / name_state(line.state))
+            self._note_homes(line.state, read_state(path, self._layouts[line.layout], line.crc))
 
     def _note_homes(self, number: int, state: State) -> None:
         if state.homes is None:
@@ -47,8 +48,8 @@ class StateStore:
             if home >= 0:
                 self._homes[digest] = home
 
-    def write(self, tensors: StepTensors) -> tuple[int, int]:
-        """Write a state file, and its layout if that is new; return the numbers of both."""
+    def write(self, step: Step | None, tensors: StepTensors) -> StepLine:
+        """Write a state file, and its layout if that is new; return the line of the step, None: the initial state."""
         number, self._next_state = self._next_state, self._next_state + 1
         layout_number = self._find_layout(tensors)
         new_tensors: dict[str, TensorRef] = {}
@@ -64,7 +65,7 @@ class StateStore:
         state = State(tensors.statistics, tensors.digests, tensors.sketches, homes)
         write_state(self._folder / name_state(number), state, new_tensors)
         self._note_homes(number, state)
-        return number, layout_number
+        return StepLine(step, number, layout_number, state.compute_crc())
 
     def _find_layout(self, tensors: StepTensors) -> int:
         """Return the number of a layout, after writing it if it is new."""

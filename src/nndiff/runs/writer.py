@@ -87,8 +87,8 @@ class RunWriter:
         self._store = StateStore(self.path, lines.layouts)
         if keep == "full":
             for recorded_line in (lines.initial, *lines.steps):
-                if recorded_line and recorded_line.state is not None and recorded_line.layout is not None:
-                    self._store.read_homes(recorded_line.state, recorded_line.layout)
+                if recorded_line is not None:
+                    self._store.read_homes(recorded_line)
         self._remove_unused_files()
 
     def _note_step(self, step: Step, state: int | None) -> bool:
@@ -139,17 +139,17 @@ class RunWriter:
         """Write the state before the first step."""
         self._check_open()
         with self._report_disk_errors():
-            state, layout = self._store.write(tensors)
-            self._step_file.append(step_to_line(StepLine(None, state, layout)))
-            self._initial_state = state
+            line = self._store.write(None, tensors)
+            self._step_file.append(step_to_line(line))
+            self._initial_state = line.state
 
     def write_step(self, step: Step, tensors: StepTensors | None = None) -> None:
         """Write a step; it replaces earlier ones with its number, or with its epoch and batch."""
         self._check_open()
         with self._report_disk_errors():
-            state, layout = (None, None) if tensors is None else self._store.write(tensors)
-            self._step_file.append(step_to_line(StepLine(step, state, layout)))  # only now is the step there
-            if self._note_step(step, state):
+            line = StepLine(step) if tensors is None else self._store.write(step, tensors)
+            self._step_file.append(step_to_line(line))  # only now is the step there
+            if self._note_step(step, line.state):
                 self._remove_unused_files()
 
     def _remove_unused_files(self) -> None:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Row = NDArray[np.float64]
 
+DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24}  # of the significands, in bits
+SINGLE_ROUNDOFF = 2.0 ** -DIGITS["float32"]  # relative error of one rounding; rows are float32 whatever the tensor is
 ROUNDINGS = 8  # roundings of each number that an update, a gradient or a sketch may have gone through
 SURE = 6  # standard errors between two numbers that are not the same
 TELLING = 0.05  # share of a vector that rounding may blur before nothing can be read from it

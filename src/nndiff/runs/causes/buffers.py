@@ -8,7 +8,7 @@ import numpy as np
 
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import RunCase, Where
-from nndiff.runs.causes.algebra import ROUNDINGS, Fit, Row, fit_columns
+from nndiff.runs.causes.algebra import ROUNDINGS, SINGLE_ROUNDOFF, Fit, Row, fit_columns
 from nndiff.runs.causes.onset import Explanation, Onset, explain, is_unchanged, list_unequal, name_side, name_step
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few, plural
@@ -16,7 +16,6 @@ from nndiff.text import first_few, plural
 _STATISTICS = ("running_mean", "running_var")
 _COUNTER = "num_batches_tracked"
 _REPAIR = "give batch norm the same momentum on both sides; other frameworks call 1 - m what PyTorch calls m"
-_ROUNDOFF = 2.0**-24
 _SAME_MOMENTUM = 1e-2  # relative: what layers with few channels leave of one momentum
 
 
@@ -131,7 +130,7 @@ def _fit_moves(case: RunCase, place: int, name: str) -> Fit | None:
         return None
     reference, candidate, start, _ = rows
     lengths = float(np.linalg.norm(start) + np.linalg.norm(reference) + np.linalg.norm(candidate))
-    return fit_columns(candidate, [reference], 2 * ROUNDINGS * _ROUNDOFF * lengths)
+    return fit_columns(candidate, [reference], 2 * ROUNDINGS * SINGLE_ROUNDOFF * lengths)
 
 
 def _solve_momentum(case: RunCase, place: int, names: list[str]) -> float | None:
@@ -154,5 +153,5 @@ def _solve_momentum(case: RunCase, place: int, names: list[str]) -> float | None
     lengths = float(sum(np.linalg.norm(row) for row in (target, move, gap)))
     starts = [case.row(Where.REFERENCE, place - 1, TensorKind.BUFFER, name) for name in names]
     lengths += float(sum(np.linalg.norm(start) for start in starts if start is not None))
-    fit = fit_columns(target, [move, gap], 4 * ROUNDINGS * _ROUNDOFF * lengths)
+    fit = fit_columns(target, [move, gap], 4 * ROUNDINGS * SINGLE_ROUNDOFF * lengths)
     return float(fit.coefficients[1]) if fit is not None and fit.reproduces else None

@@ -14,6 +14,7 @@ from nndiff.facts.runs import ALL, Quantity
 from nndiff.findings.causes import Cause
 from nndiff.result import Finding
 from nndiff.runs.case import INITIAL, RunCase, Where
+from nndiff.runs.causes.algebra import DIGITS
 from nndiff.runs.run import TensorKind
 
 # Share of a vector by which rounding in another order moves the gradients of a network in float32.
@@ -21,8 +22,6 @@ ROUNDING_SHARE = 1e-5
 _SMALL_DRIFT = 1e-4  # relative distance of weights up to which gradients of two runs are still nearly the same
 _AMPLIFICATION = 30.0  # times the drift of the weights, relative: how far gradients may move with it
 _TENSOR_QUANTITIES = (Quantity.INITIAL_WEIGHTS, Quantity.GRADIENTS, Quantity.WEIGHTS, Quantity.OPTIMIZER)
-_UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-_SINGLE_ROUNDOFF = 2.0**-24  # of float32, and of rows, which are float32 whatever the tensor is
 
 
 @dataclass(frozen=True)
@@ -246,7 +245,8 @@ def get_roundoff(case: RunCase, where: Where, place: int, kind: TensorKind, name
     """Return the largest relative error of one rounding in the element type of a tensor."""
     tensors = case.tensors(where, place)
     row = tensors.rows.get(case.key(where, kind, name, state))
-    return _SINGLE_ROUNDOFF if row is None else _UNIT_ROUNDOFF.get(tensors.dtypes[row], _SINGLE_ROUNDOFF)
+    dtype = "float32" if row is None else tensors.dtypes[row]
+    return 2.0 ** -DIGITS.get(dtype, DIGITS["float32"])
 
 
 def is_finite(case: RunCase, where: Where, place: int) -> bool:

@@ -8,14 +8,12 @@ import numpy as np
 
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import INITIAL, RunCase, Where
-from nndiff.runs.causes.algebra import ROUNDINGS, fit_columns
+from nndiff.runs.causes.algebra import ROUNDINGS, SINGLE_ROUNDOFF, fit_columns
 from nndiff.runs.causes.onset import Explanation, Onset, explain, name_side, name_step
 from nndiff.runs.causes.parameter_steps import read_counter, read_step
 from nndiff.runs.causes.rules import MEAN, MOMENTUM_BUFFER
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
-
-_ROUNDOFF = 2.0**-24
 
 
 def find_lost_state(onset: Onset) -> Iterator[Explanation]:
@@ -100,6 +98,6 @@ def _forgets_momentum(case: RunCase, where: Where, place: int, name: str) -> boo
         if state in step.before and state in step.after and step.before[state].any():
             columns = [column for column in (step.gradient, step.weight) if column.any()]
             lengths = float(np.linalg.norm(step.after[state]) + np.linalg.norm(step.gradient))
-            fit = fit_columns(step.after[state], columns, ROUNDINGS * _ROUNDOFF * lengths)
+            fit = fit_columns(step.after[state], columns, ROUNDINGS * SINGLE_ROUNDOFF * lengths)
             return fit is not None and fit.reproduces
     return False

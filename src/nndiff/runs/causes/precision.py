@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from nndiff.findings.causes import Cause
 from nndiff.runs.case import RunCase, Where
+from nndiff.runs.causes.algebra import DIGITS
 from nndiff.runs.causes.onset import Explanation, explain, name_side, name_step
 from nndiff.runs.run import TensorKind
 from nndiff.text import first_few
 
-_DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24}  # of the significands, in bits
 _PLAIN_DIGITS = 4  # numbers with fewer, such as 0, 1 and 0.5, fit any type
 _TELLING_NUMBERS = 4  # that all fit a shorter type: one of float32 does by chance once in 2**13
 _WORDS = {TensorKind.WEIGHT: "weights", TensorKind.GRADIENT: "gradients", TensorKind.STATE: "optimiser state"}
@@ -30,7 +30,7 @@ def find_precision(case: RunCase, place: int, kinds: Sequence[TensorKind]) -> It
             types = [_find_type(case, where, place, kind, state) for where in Where]
             if types[0] == types[1] or None in types:
                 continue
-            where = min(Where, key=lambda side: _DIGITS.get(str(types[side]), 64))
+            where = min(Where, key=lambda side: DIGITS.get(str(types[side]), 64))
             keys = case.tensors(Where.REFERENCE, place).keys
             names = [key.name for key in keys if key.kind is kind and key.state == state and key.name in case.names]
             tensors = f"{_WORDS[kind]} {state}".strip()
@@ -57,7 +57,7 @@ def _find_type(case: RunCase, where: Where, place: int, kind: TensorKind, state:
     telling = extremes[np.isfinite(extremes) & ~fits_digits(extremes, _PLAIN_DIGITS)]
     if len(telling) < _TELLING_NUMBERS:
         return None
-    return next(name for name, digits in _DIGITS.items() if fits_digits(telling, digits).all())
+    return next(name for name, digits in DIGITS.items() if fits_digits(telling, digits).all())
 
 
 def fits_digits(numbers: NDArray[np.float64], digits: int) -> NDArray[np.bool_]:

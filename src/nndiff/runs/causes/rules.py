@@ -9,14 +9,13 @@ from enum import Enum
 
 import numpy as np
 
-from nndiff.runs.causes.algebra import ROUNDINGS, SURE, Fit, Row, agree_within, fit_columns
+from nndiff.runs.causes.algebra import ROUNDINGS, SINGLE_ROUNDOFF, SURE, Fit, Row, agree_within, fit_columns
 from nndiff.runs.causes.parameter_steps import ParameterStep
 from nndiff.runs.causes.settings import COUPLED, DECOUPLED, Settings, is_decoupled
 
 MOMENTUM_BUFFER, MEAN, SQUARES, LARGEST_SQUARES = "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"
 SAME_VALUE = 1e-4  # relative: settings that were solved for and agree so far are the same
 _DEFAULT_EPS = 1e-8  # of Adam, where no other is recorded
-_SINGLE_ROUNDOFF = 2.0**-24
 
 
 class Rule(Enum):
@@ -115,11 +114,11 @@ def follows_rule(rule: Rule, optimizer: str, step: ParameterStep, settings: Sett
             length = float(np.linalg.norm(predicted) + np.linalg.norm(step.after[name]))
             length += 0.0 if name == SQUARES else float(np.linalg.norm(step.gradient))
             residual = float(np.linalg.norm(step.after[name] - predicted))
-            verdicts.append(residual <= ROUNDINGS * _SINGLE_ROUNDOFF * length)
+            verdicts.append(residual <= ROUNDINGS * SINGLE_ROUNDOFF * length)
     predicted_update = predict_update(rule, optimizer, step, settings)
     if predicted_update is not None:
         residual = float(np.linalg.norm(step.update - predicted_update))
-        rounding = step.rounding + ROUNDINGS * _SINGLE_ROUNDOFF * float(np.linalg.norm(predicted_update))
+        rounding = step.rounding + ROUNDINGS * SINGLE_ROUNDOFF * float(np.linalg.norm(predicted_update))
         verdicts.append(residual <= rounding)
     if False in verdicts:
         return False
@@ -164,7 +163,7 @@ def _solve_sgd(step: ParameterStep) -> dict[str, Estimate]:
     if MOMENTUM_BUFFER in step.before:
         columns = {"before": step.before[MOMENTUM_BUFFER], **columns}
     lengths = sum(float(np.linalg.norm(row)) for row in (buffer, *columns.values()))
-    state = _fit_named(buffer, columns, ROUNDINGS * _SINGLE_ROUNDOFF * lengths)
+    state = _fit_named(buffer, columns, ROUNDINGS * SINGLE_ROUNDOFF * lengths)
     if "gradient" not in state or state["gradient"].value <= 0:
         return {}
     share = state["gradient"]
@@ -200,7 +199,7 @@ def _solve_adam(step: ParameterStep, settings: Settings) -> dict[str, Estimate]:
     lengths = float(
         np.linalg.norm(mean) + sum(np.linalg.norm(row) for row in columns.values() if row is not step.weight)
     )
-    fit = _fit_named(mean, columns, ROUNDINGS * _SINGLE_ROUNDOFF * lengths)
+    fit = _fit_named(mean, columns, ROUNDINGS * SINGLE_ROUNDOFF * lengths)
     estimates: dict[str, Estimate] = {}
     coupled = 0.0
     if "gradient" in fit and fit["gradient"].value > 0:
@@ -229,14 +228,14 @@ def _solve_beta2(step: ParameterStep, coupled: float) -> Estimate | None:
         if SQUARES in step.before:
             columns["before"] = step.before[SQUARES]
         lengths = float(np.linalg.norm(squares) + sum(np.linalg.norm(row) for row in columns.values()))
-        fit = _fit_named(squares, columns, ROUNDINGS * _SINGLE_ROUNDOFF * lengths)
+        fit = _fit_named(squares, columns, ROUNDINGS * SINGLE_ROUNDOFF * lengths)
         return Estimate(1 - fit["gradient"].value, fit["gradient"].error) if "gradient" in fit else None
     if coupled or not step.mean_square:
         return None
     # after = before + (1 - beta2) * (square - before), which holds for the means of the elements too
     before, after = step.means[SQUARES]
     way = step.mean_square - before
-    error = ROUNDINGS * _SINGLE_ROUNDOFF * (before + after + (after - before) / way * step.mean_square) / abs(way)
+    error = ROUNDINGS * SINGLE_ROUNDOFF * (before + after + (after - before) / way * step.mean_square) / abs(way)
     share = (after - before) / way
     return Estimate(1 - share, abs(error)) if 0 < share < 1 else None
 
@@ -248,7 +247,7 @@ def _solve_rate(step: ParameterStep, settings: Settings) -> dict[str, Estimate]:
         direction = compute_direction(step, settings, eps if solved_eps is None else solved_eps.value)
         if direction is None:
             return {}
-        rounding = step.rounding + ROUNDINGS * _SINGLE_ROUNDOFF * float(np.linalg.norm(step.update))
+        rounding = step.rounding + ROUNDINGS * SINGLE_ROUNDOFF * float(np.linalg.norm(step.update))
         fit = _fit_named(step.update, {"direction": direction, "weight": step.weight}, rounding)
         if "direction" not in fit or fit["direction"].value >= 0:
             continue

@@ -312,3 +312,31 @@ def test_a_few_values_in_another_order_are_no_proof(values: int, is_paired: bool
     shuffled = np.random.default_rng(6).permutation(array)
     assert len(pair({"a": array}, {"x": shuffled}).matches) == is_paired
     assert len(pair({"a": array}, {"x": array}).matches) == 1
+
+
+def test_content_decides_between_two_prefixes() -> None:
+    random = np.random.default_rng(8)
+    teacher = {f"layers.{layer}.weight": random.standard_normal((3, 3)) for layer in range(3)}
+    both = {}
+    for name, value in teacher.items():
+        both[f"student.{name}"] = value + 1
+        both[f"teacher.{name}"] = value
+    found = pair(teacher, both)
+    assert {match.candidate for match in found.matches} == {f"teacher.{name}" for name in teacher}
+    assert {match.method for match in found.matches} == {Method.PREFIX}
+    assert {match.reference for match in pair(both, teacher).matches} == {f"teacher.{name}" for name in teacher}
+
+
+@pytest.mark.parametrize("is_equal", [False, True])
+def test_the_note_on_prefixes_says_what_decides(is_equal: bool) -> None:
+    random = np.random.default_rng(9)
+    model = {f"layers.{layer}.weight": random.standard_normal((3, 3)) for layer in range(3)}
+    both = {}
+    for prefix in ("student.", "teacher."):
+        for name, value in model.items():
+            both[prefix + name] = value if is_equal else random.standard_normal((3, 3))
+    for sides in ((model, both), (both, model)):
+        (note, *_) = pair(*sides).notes
+        assert note.slug is NoteSlug.AMBIGUOUS_PREFIX
+        assert "::student after the" in note.text
+        assert ("--rename '^student\\.=>'" in note.text) is (sides[1] is both)

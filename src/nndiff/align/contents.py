@@ -35,6 +35,12 @@ class Contents:
         """Return the hashes of tensors by name."""
         return {tensor.name: self.hash_tensor(tensor, rounding) for tensor in tensors}
 
+    def are_equal(self, tensor: TensorRef, partner: TensorRef) -> bool:
+        """Return True if two tensors can be read and hold the same values in the same order."""
+        if tensor.missing or partner.missing or tensor.count != partner.count:
+            return False
+        return self.hash_tensor(tensor) == self.hash_tensor(partner)
+
     def is_telling(self, tensor: TensorRef) -> bool:
         """Return False for single elements and constants, which are equal by chance."""
         if id(tensor) not in self._constant:

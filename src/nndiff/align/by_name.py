@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from nndiff.align.alignment import Draft
+from nndiff.align.alignment import Draft, GroupMatch
 from nndiff.align.by_rule import Rename, apply_renames, is_inside, rename_all
-from nndiff.names import strip_wrappers
+from nndiff.names import natural_key, strip_wrappers
 from nndiff.result import Method, Note, NoteSlug
 from nndiff.tensors import Site, Slot
 
+_SHARD = re.compile(r"(.+)\[[0-9]+\]")  # as sources/shards.py names tensors that are split among files
 _FEWEST_BY_PREFIX = 2  # names a common prefix must pair: one may go by another's name by chance
 
 
@@ -131,3 +132,20 @@ def pair_nameless(draft: Draft) -> None:
         (reference_name,), (candidate_name,) = draft.free_reference, draft.free_candidate
         if draft.have_same_shape(reference_name, candidate_name):
             draft.pair(reference_name, candidate_name, Method.ONLY)
+
+
+def pair_shards(draft: Draft) -> None:
+    """Pair a tensor with the shards of its name, `name[0]` and `name[1]`, if they have as many elements together."""
+    for whole_side in (0, 1):
+        shards: dict[str, list[str]] = {}
+        for name in draft.free_names(not whole_side):
+            found = _SHARD.fullmatch(name)
+            if found:
+                shards.setdefault(strip_wrappers(found[1]), []).append(name)
+        wholes, parts = draft.tensors_of(bool(whole_side)), draft.tensors_of(not whole_side)
+        for name in list(draft.free_names(bool(whole_side))):
+            names = tuple(sorted(shards.get(strip_wrappers(name), ()), key=natural_key))
+            if names and sum(parts[shard].count for shard in names) == wholes[name].count:
+                sides = ((name,), names) if whole_side == 0 else (names, (name,))
+                draft.pair_group(GroupMatch(sides[0], sides[1], Method.NAME))
+                del shards[strip_wrappers(name)]

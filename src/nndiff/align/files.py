@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nndiff.align.alignment import Alignment, Draft, Tensors
-from nndiff.align.by_name import NamePairs, Spelling, pair_by_name, pair_nameless
+from nndiff.align.by_name import NamePairs, Spelling, pair_by_name, pair_nameless, pair_shards
 from nndiff.align.by_rule import Rename, pair_by_map
 from nndiff.align.hints import file_hints
 
@@ -41,6 +41,7 @@ def align(
     notes = pair_by_name(draft, renames, Spelling(renames, mapping), choose_equal_pairs if content else None)
     if nameless:
         pair_nameless(draft)
+    pair_shards(draft)
     equal: list[tuple[list[str], list[str]]] = []
     if content and draft.free_reference and draft.free_candidate:
         from nndiff.align.by_values import note_ambiguous, pair_by_values  # what only leftovers need

@@ -95,7 +95,7 @@ def test_a_renamed_and_transposed_model_is_paired_whole() -> None:
     assert count_methods(found) == {Method.VALUES: 4 * LAYERS, Method.CONTENT: 8 * LAYERS + 5}
     assert wrong_pairs(found) == []
     assert all(match.certain for match in found.matches)
-    assert not found.only_reference and not found.only_candidate and not found.notes
+    assert (found.only_reference, found.only_candidate, found.notes) == ({}, {}, ())
 
 
 def test_zeros_and_ones_are_told_apart_by_what_is_around_them() -> None:
@@ -183,7 +183,7 @@ def test_a_cast_model_is_paired(dtype: str, is_stored_back: bool) -> None:
         cast[name] = rounded.float() if is_stored_back else rounded
     for sides in ((trained_gpt2(), cast), (cast, trained_gpt2())):
         found = align(refs(sides[0]), refs(sides[1]), content=True)
-        assert count_methods(found)[Method.CAST] >= 12 * LAYERS
+        assert count_methods(found)[Method.CAST] >= 11 * LAYERS
         pairs = {tuple(sorted((match.reference, match.candidate))) for match in found.matches}
         assert all(tuple(sorted((name, rename(name)))) in pairs for name in trained_gpt2() if ".h." in name)
 
@@ -267,7 +267,7 @@ def test_names_without_a_word_in_common_need_no_numbers() -> None:
 
 
 def test_parts_that_add_up_in_two_ways_are_no_group() -> None:
-    part = np.arange(4.0)
+    part = np.random.default_rng(7).standard_normal(20)
     parts = {"a": part, "b": part, "c": part + 9}
     assert pair({"whole": np.concatenate([part, part + 9])}, parts).groups == ()
     assert pair({"whole": np.concatenate([part, part, part + 9])}, parts).groups != ()
@@ -277,7 +277,7 @@ def test_unrelated_models_are_not_paired() -> None:
     random = np.random.default_rng(5)
     other = {rename(name): random.standard_normal(value.shape) for name, value in trained_gpt2().items()}
     found = pair(trained_gpt2(), other)
-    assert found.matches == () and found.groups == ()
+    assert (found.matches, found.groups) == ((), ())
 
 
 def test_equal_tensors_without_a_place_are_ambiguous() -> None:
@@ -304,3 +304,39 @@ def test_weights_that_are_tied_on_one_side_are_paired_once() -> None:
     assert wrong_pairs(found) == []
     assert list(found.only_reference) == ["lm_head.weight"]
     assert not found.only_candidate
+
+
+@pytest.mark.parametrize(("values", "is_paired"), [(6, False), (30, True)])
+def test_a_few_values_in_another_order_are_no_proof(values: int, is_paired: bool) -> None:
+    array = np.arange(300) % values
+    shuffled = np.random.default_rng(6).permutation(array)
+    assert len(pair({"a": array}, {"x": shuffled}).matches) == is_paired
+    assert len(pair({"a": array}, {"x": array}).matches) == 1
+
+
+def test_content_decides_between_two_prefixes() -> None:
+    random = np.random.default_rng(8)
+    teacher = {f"layers.{layer}.weight": random.standard_normal((3, 3)) for layer in range(3)}
+    both = {}
+    for name, value in teacher.items():
+        both[f"student.{name}"] = value + 1
+        both[f"teacher.{name}"] = value
+    found = pair(teacher, both)
+    assert {match.candidate for match in found.matches} == {f"teacher.{name}" for name in teacher}
+    assert {match.method for match in found.matches} == {Method.PREFIX}
+    assert {match.reference for match in pair(both, teacher).matches} == {f"teacher.{name}" for name in teacher}
+
+
+@pytest.mark.parametrize("is_equal", [False, True])
+def test_the_note_on_prefixes_says_what_decides(is_equal: bool) -> None:
+    random = np.random.default_rng(9)
+    model = {f"layers.{layer}.weight": random.standard_normal((3, 3)) for layer in range(3)}
+    both = {}
+    for prefix in ("student.", "teacher."):
+        for name, value in model.items():
+            both[prefix + name] = value if is_equal else random.standard_normal((3, 3))
+    for sides in ((model, both), (both, model)):
+        (note, *_) = pair(*sides).notes
+        assert note.slug is NoteSlug.AMBIGUOUS_PREFIX
+        assert "::student after the" in note.text
+        assert ("--rename '^student\\.=>'" in note.text) is (sides[1] is both)

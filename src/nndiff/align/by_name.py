@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
-from nndiff.align.alignment import Draft
+from nndiff.align.alignment import Draft, GroupMatch
 from nndiff.align.by_rule import Rename, apply_renames, is_inside, rename_all
-from nndiff.names import strip_wrappers
+from nndiff.names import natural_key, strip_wrappers
 from nndiff.result import Method, Note, NoteSlug
 from nndiff.tensors import Site, Slot
 
+_SHARD = re.compile(r"(.+)\[[0-9]+\]")  # as sources/shards.py names tensors that are split among files
 _FEWEST_BY_PREFIX = 2  # names a common prefix must pair: one may go by another's name by chance
 
 
@@ -42,8 +44,17 @@ class Spelling:
         return spelt.partition(":")[0]
 
 
-def pair_by_name(draft: Draft, renames: Sequence[Rename], spelling: Spelling) -> tuple[Note, ...]:
-    """Run all passes that go by names alone; return notes on rules and prefixes that did nothing."""
+NamePairs = list[tuple[str, str]]
+ChoosePairs = Callable[[Draft, Sequence[NamePairs]], int | None]  # the place of those that belong together, if one does
+
+
+def pair_by_name(
+    draft: Draft, renames: Sequence[Rename], spelling: Spelling, choose_pairs: ChoosePairs | None = None
+) -> tuple[Note, ...]:
+    """Run all passes that go by names alone; return notes on rules and prefixes that did nothing.
+
+    Where two prefixes do equally well, `choose_pairs` may look at the tensors.
+    """
     candidates = list(draft.free_candidate)
     new_names, without_effect = rename_all(candidates, renames)
     changed_names = {name for name, new_name in new_names.items() if new_name != name}
@@ -58,36 +69,46 @@ def pair_by_name(draft: Draft, renames: Sequence[Rename], spelling: Spelling) ->
         {name: strip_wrappers(name) for name in draft.free_candidate},
         Method.PREFIX,
     )
-    notes = list(_pair_by_common_prefix(draft, spelling))
+    notes = list(_pair_by_common_prefix(draft, spelling, choose_pairs))
     for rule in without_effect:
         text = f"--rename {rule.pattern.pattern!r} changed no name of the candidate"
         notes.append(Note(NoteSlug.RULE_WITHOUT_EFFECT, text))
     return tuple(notes)
 
 
-def _pair_by_common_prefix(draft: Draft, spelling: Spelling) -> tuple[Note, ...]:
+def _pair_by_common_prefix(draft: Draft, spelling: Spelling, choose_pairs: ChoosePairs | None) -> tuple[Note, ...]:
     """Pair what is left if one side's names are the other's behind one and the same prefix.
 
     A guess by nature, so it asks for much: the prefix must pair at least two names, at least half of
     the side that lacks it, each with the same shape, and no other prefix may do as well.
     """
-    choices: list[tuple[str, list[tuple[str, str]]]] = []
+    choices: list[tuple[str, bool, NamePairs]] = []
     for prefix_in_reference in (False, True):
         without_prefix = draft.free_names(is_candidate=prefix_in_reference)
         for prefix, pairs in _pairs_by_prefix(draft, prefix_in_reference).items():
             if len(pairs) >= _FEWEST_BY_PREFIX and 2 * len(pairs) >= len(without_prefix):
-                choices.append((prefix, pairs))
-    if not choices:
-        return ()
-    choices.sort(key=lambda choice: len(choice[1]), reverse=True)
-    prefix, pairs = choices[0]
-    if len(choices) > 1 and len(choices[1][1]) == len(pairs):
-        text = f"the prefixes {prefix!r} and {choices[1][0]!r} pair equally many names, so neither was used"
-        return (Note(NoteSlug.AMBIGUOUS_PREFIX, text),)
-    spelling.prefix = prefix
-    for reference_name, candidate_name in pairs:
-        draft.pair(reference_name, candidate_name, Method.PREFIX)
+                choices.append((prefix, prefix_in_reference, pairs))
+    most = max((len(pairs) for _, _, pairs in choices), default=0)
+    choices = [choice for choice in choices if len(choice[2]) == most]
+    chosen = 0 if len(choices) == 1 else None
+    if len(choices) > 1 and choose_pairs is not None:
+        chosen = choose_pairs(draft, [pairs for _, _, pairs in choices])
+    if chosen is not None:
+        spelling.prefix, _, pairs = choices[chosen]
+        for reference_name, candidate_name in pairs:
+            draft.pair(reference_name, candidate_name, Method.PREFIX)
+    elif choices:
+        return (_note_ambiguous_prefix(choices[0][0], choices[1][0], choices[0][1]),)
     return ()
+
+
+def _note_ambiguous_prefix(prefix: str, rival: str, in_reference: bool) -> Note:
+    """Return the note on two prefixes that do equally well, with the options that decide."""
+    option = f"::{prefix.rstrip('.')} after the reference's path"
+    if not in_reference:
+        option = f"::{prefix.rstrip('.')} after the candidate's path, or --rename '^{re.escape(prefix)}=>'"
+    text = f"the prefixes {prefix!r} and {rival!r} pair equally many names, so neither was used; choose one: {option}"
+    return Note(NoteSlug.AMBIGUOUS_PREFIX, text)
 
 
 def _pairs_by_prefix(draft: Draft, prefix_in_reference: bool) -> dict[str, list[tuple[str, str]]]:
@@ -111,3 +132,20 @@ def pair_nameless(draft: Draft) -> None:
         (reference_name,), (candidate_name,) = draft.free_reference, draft.free_candidate
         if draft.have_same_shape(reference_name, candidate_name):
             draft.pair(reference_name, candidate_name, Method.ONLY)
+
+
+def pair_shards(draft: Draft) -> None:
+    """Pair a tensor with the shards of its name, `name[0]` and `name[1]`, if they have as many elements together."""
+    for whole_side in (0, 1):
+        shards: dict[str, list[str]] = {}
+        for name in draft.free_names(not whole_side):
+            found = _SHARD.fullmatch(name)
+            if found:
+                shards.setdefault(strip_wrappers(found[1]), []).append(name)
+        wholes, parts = draft.tensors_of(bool(whole_side)), draft.tensors_of(not whole_side)
+        for name in list(draft.free_names(bool(whole_side))):
+            names = tuple(sorted(shards.get(strip_wrappers(name), ()), key=natural_key))
+            if names and sum(parts[shard].count for shard in names) == wholes[name].count:
+                sides = ((name,), names) if whole_side == 0 else (names, (name,))
+                draft.pair_group(GroupMatch(sides[0], sides[1], Method.NAME))
+                del shards[strip_wrappers(name)]

@@ -40,7 +40,7 @@ def pair_groups(
         for side, side_hashes in zip((whole_side, 1 - whole_side), hashes, strict=True):
             tensors = draft.tensors_of(bool(side))
             free = [name for name in draft.free_names(bool(side)) if name in side_hashes]
-            telling.append({name: side_hashes[name] for name in free if contents.is_telling(tensors[name])})
+            telling.append({name: side_hashes[name] for name in free if contents.is_varied(tensors[name])})
         for list_parts in (list_families, list_small_sums):
             _pair_found(draft, whole_side, list_parts(telling[0], telling[1]))
     _follow_groups(draft, reference, candidate, by_place=follow_only)

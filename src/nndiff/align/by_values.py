@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nndiff.align.alignment import Draft
@@ -57,22 +57,31 @@ def name_method(draft: Draft, contents: Contents, reference: str, candidate: str
     return Method.CONTENT if same_form and hashes[0].placed == hashes[1].placed else Method.VALUES
 
 
-def group_by_key(draft: Draft, reference: Hashes, candidate: Hashes) -> list[EqualNames]:
-    """Return the free tensors of both sides that have equal keys, in order."""
-    groups: dict[tuple[int, int], tuple[list[str], list[str]]] = {}
+def group_by_key(draft: Draft, reference: Hashes, candidate: Hashes, in_order: bool = False) -> list[EqualNames]:
+    """Return the free tensors of both sides that hold the same values, in the same order if asked."""
+    groups: dict[Hashable, EqualNames] = {}
     for side, hashes in enumerate((reference, candidate)):
         for name in draft.free_names(bool(side)):
             if name in hashes:
-                groups.setdefault(hashes[name].key, ([], []))[side].append(name)
+                key = hashes[name] if in_order else hashes[name].key
+                groups.setdefault(key, ([], []))[side].append(name)
     return [names for names in groups.values() if all(names)]
+
+
+def list_unique_pairs(
+    draft: Draft, contents: Contents, reference: Hashes, candidate: Hashes
+) -> Iterator[tuple[str, str]]:
+    """Yield free tensors that hold the same and have no equals on their sides: first by order too, then by values."""
+    for in_order, is_telling in ((True, contents.is_telling), (False, contents.is_varied)):
+        for references, candidates in group_by_key(draft, reference, candidate, in_order):
+            if len(references) == len(candidates) == 1 and is_telling(draft.reference[references[0]]):
+                yield references[0], candidates[0]
 
 
 def _pair_equal(draft: Draft, contents: Contents, reference: Hashes, candidate: Hashes) -> None:
     """Pair tensors of equal values: the only ones on each side, then those whose places are known."""
-    for references, candidates in group_by_key(draft, reference, candidate):
-        if len(references) == len(candidates) == 1 and contents.is_telling(draft.reference[references[0]]):
-            names = references[0], candidates[0]
-            draft.pair(*names, name_method(draft, contents, *names))
+    for names in list_unique_pairs(draft, contents, reference, candidate):
+        draft.pair(*names, name_method(draft, contents, *names))
     keys = {name: content.key for name, content in reference.items()}
     partner_keys = {name: content.key for name, content in candidate.items()}
 
@@ -80,19 +89,20 @@ def _pair_equal(draft: Draft, contents: Contents, reference: Hashes, candidate: 
         return name_method(draft, contents, reference_name, candidate_name)
 
     def is_certain(name: str, is_inside: bool) -> bool:
-        return is_inside or contents.is_telling(draft.reference[name])
+        return is_inside or contents.is_varied(draft.reference[name])
 
     PlacePairing(draft, keys, partner_keys, choose_method, is_certain).run()
 
 
 def _pair_tied(draft: Draft, contents: Contents, reference: Hashes, candidate: Hashes) -> None:
     """Pair a tensor that the other side holds several times: the others are tied to the one that is paired."""
-    for references, candidates in group_by_key(draft, reference, candidate):
-        if min(len(references), len(candidates)) > 1 or not contents.is_telling(draft.reference[references[0]]):
-            continue
-        choices = [(name, partner) for name in references for partner in candidates]
-        names = max(choices, key=lambda choice: share_words(*choice))  # the first of several that are as good
-        draft.pair(*names, name_method(draft, contents, *names))
+    for in_order, is_telling in ((True, contents.is_telling), (False, contents.is_varied)):
+        for references, candidates in group_by_key(draft, reference, candidate, in_order):
+            if min(len(references), len(candidates)) > 1 or not is_telling(draft.reference[references[0]]):
+                continue
+            choices = [(name, partner) for name in references for partner in candidates]
+            names = max(choices, key=lambda choice: share_words(*choice))  # the first of several that are as good
+            draft.pair(*names, name_method(draft, contents, *names))
 
 
 def _pair_rounded(draft: Draft, contents: Contents, rounded_side: int) -> None:
@@ -113,9 +123,8 @@ def _pair_rounded(draft: Draft, contents: Contents, rounded_side: int) -> None:
         for side in (0, 1):
             fitting = keep_fitting(sides[side], sides[1 - side])
             hashes.append(contents.hash_tensors(fitting, rounding if side == rounded_side else Rounding.NOTHING))
-        for references, candidates in group_by_key(draft, hashes[0], hashes[1]):
-            if len(references) == len(candidates) == 1 and contents.is_telling(draft.reference[references[0]]):
-                draft.pair(references[0], candidates[0], Method.CAST)
+        for names in list_unique_pairs(draft, contents, hashes[0], hashes[1]):
+            draft.pair(*names, Method.CAST)
         pair_groups(draft, contents, hashes[0], hashes[1])
 
 

@@ -6,9 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nndiff.align.alignment import Alignment, Draft, Tensors
-from nndiff.align.by_name import Spelling, pair_by_name, pair_nameless
+from nndiff.align.by_name import NamePairs, Spelling, pair_by_name, pair_nameless, pair_shards
 from nndiff.align.by_rule import Rename, pair_by_map
 from nndiff.align.hints import file_hints
+
+
+def choose_equal_pairs(draft: Draft, choices: Sequence[NamePairs]) -> int | None:
+    """Return which of several sets of pairs holds the most equal tensors; None if no other has fewer."""
+    from nndiff.align.contents import Contents  # what only content needs
+
+    contents = Contents()
+    scores = []
+    for pairs in choices:
+        tensors = [(draft.reference[name], draft.candidate[partner]) for name, partner in pairs]
+        scores.append(sum(contents.are_equal(tensor, partner) for tensor, partner in tensors))
+    best = max(scores)
+    return scores.index(best) if scores.count(best) == 1 else None
 
 
 def align(
@@ -25,9 +38,10 @@ def align(
     """
     draft = Draft(reference, candidate)
     pair_by_map(draft, mapping or {})
-    notes = pair_by_name(draft, renames, Spelling(renames, mapping))
+    notes = pair_by_name(draft, renames, Spelling(renames, mapping), choose_equal_pairs if content else None)
     if nameless:
         pair_nameless(draft)
+    pair_shards(draft)
     equal: list[tuple[list[str], list[str]]] = []
     if content and draft.free_reference and draft.free_candidate:
         from nndiff.align.by_values import note_ambiguous, pair_by_values  # what only leftovers need

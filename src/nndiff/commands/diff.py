@@ -44,6 +44,7 @@ _EXAMPLES = """\
   nndiff diff model.nemo last.ckpt                         formats may differ
   nndiff diff a.ckpt::optimizer_states b.ckpt::optimizer_states
   nndiff diff fp32/ fp16/ int8/                            one reference, several candidates
+  nndiff diff whole.safetensors 'rank*.safetensors'        several files that together are one (quote the pattern)
   nndiff diff a.pt b.pt --rename '^transformer\\.=>model.'  rewrite candidate names into reference names
   nndiff diff ref.nnrec cand.nnrec                         two recordings, layer by layer
   nndiff diff ref.nnrec model.py --ckpt last.ckpt          run a model on the recorded inputs

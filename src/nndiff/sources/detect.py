@@ -22,7 +22,7 @@ _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 
 
 def open_source(value: Any, label: str = "") -> Source:
-    """Open anything that holds named tensors: a path (`FILE::key` chooses a part_key), a mapping, a module."""
+    """Open anything that holds named tensors: a path or pattern (`FILE::key` chooses a part), a mapping, a module."""
     if isinstance(value, Source):
         return value
     if callable(getattr(value, "source", None)):  # a Recording
@@ -38,6 +38,10 @@ def open_source(value: Any, label: str = "") -> Source:
 
             if is_mode_prefix(path):
                 return select_part(open_mode_prefix(path), part_key)
+            from nndiff.sources.shards import is_pattern, open_pattern
+
+            if is_pattern(path):
+                return open_pattern(path, part_key, _open_file)
         return _open_folder(path, part_key) if os.path.isdir(path) else _open_file(path, part_key)
     except RecursionError:
         raise SourceError(path, "is nested too deep to be read") from None

@@ -38,7 +38,7 @@ _NAN = 0x7FC00000
 _LARGEST_WHOLE = 1 << 53  # whole numbers up to here are exact in float64
 _MAPPED = 1 << 25  # bytes of a file that are mapped at once
 _READ = 1 << 20  # elements read at once where a file cannot be mapped
-_SAMPLES, _SAMPLE = 16, 32  # places, and elements read at each, that tell whether a tensor was rounded
+_SAMPLES, _SAMPLE = 16, 32  # places of a sample, and elements read at each
 
 
 class Rounding(IntEnum):
@@ -109,14 +109,19 @@ def is_constant(tensor: TensorRef, content: ContentHash) -> bool:
     return content.values == content.count * value & ALL_BITS
 
 
+def sample_values(tensor: TensorRef) -> NDArray[Any]:
+    """Return a few hundred elements of a tensor that is not empty, from all over it."""
+    step = max(_SAMPLE, tensor.count // _SAMPLES)
+    starts = range(0, tensor.count, step)
+    sample = np.concatenate([tensor.read(start, min(start + _SAMPLE, tensor.count)) for start in starts])
+    return tensor.dtype.decode(sample)
+
+
 def find_roundings(tensor: TensorRef) -> tuple[Rounding, ...]:
     """Return the types that a sample of the elements was rounded to: those that change none of them."""
     if tensor.dtype.kind != "float" or not tensor.count:
         return ()
-    step = max(_SAMPLE, tensor.count // _SAMPLES)
-    starts = range(0, tensor.count, step)
-    sample = np.concatenate([tensor.read(start, min(start + _SAMPLE, tensor.count)) for start in starts])
-    numbers = tensor.dtype.decode(sample)
+    numbers = sample_values(tensor)
     fitting = []
     for rounding in Rounding:
         if rounding is not Rounding.NOTHING and np.array_equal(

@@ -69,7 +69,7 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     parser.add_argument("reference", metavar="A", type=parse_path, help="the checkpoint to start from")
     parser.add_argument("candidate", metavar="B", type=parse_path, help="the checkpoint whose form is wanted")
     add_options(parser, _OUTPUT, TOLERANCE, OptionGroup("pairing", (INCLUDE, EXCLUDE, RENAME, MAP)))
-    parser.set_defaults(group=[])
+    parser.set_defaults(group=[], no_content=False)
 
 
 def run(args: argparse.Namespace) -> int:

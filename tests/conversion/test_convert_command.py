@@ -190,7 +190,9 @@ def test_unrelated_checkpoints_have_no_map(tmp_path: Path, capsys: pytest.Captur
     source = save(tmp_path / "a.safetensors", draw(0, x=(4, 6)))
     other = save(tmp_path / "b.safetensors", draw(1, y=(5, 5)))
     assert main(["map", source, other, "-o", str(tmp_path / "map.json")]) == 2
-    assert "no tensor of" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "no tensor of" in error
+    assert ": no partner; tensors that belong together" in error
     assert not (tmp_path / "map.json").exists()
 
 

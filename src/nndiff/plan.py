@@ -218,7 +218,7 @@ def _convert_reference(source: Source, conversion: ConversionMap) -> Source:
     unused = [name for name in conversion.unused if name in source.tensors]
     if unused:
         notes.append(f"the map makes no use of {counted([printable(name) for name in unused], 'tensor')}")
-    return replace(converted, tensors={**tensors, **converted.tensors}, notes=tuple(notes), settings=source.settings)
+    return replace(converted, tensors={**tensors, **converted.tensors}, notes=tuple(notes))
 
 
 def _plan_recordings(label: str, reference: Source, candidate: Source, rules: PairingRules) -> Plan:

@@ -19,8 +19,7 @@ from nndiff.tensors import TensorRef
 from nndiff.text import counted, plural, printable
 
 _EXAMPLES = """\
-  nndiff map a.pt b.safetensors -o map.json                       how is B made of A
-  nndiff convert a.pt --map map.json -o new.safetensors           A in the names and layout of B
+  nndiff convert a.pt --map map.json -o new.safetensors           a map by: nndiff map a.pt b.pt -o map.json
   nndiff convert big/ --map map.json -o out/model.safetensors --max-shard-size 5GB
 
 The checkpoint is read and written tensor by tensor, so its size does not matter. A file appears only when it is

@@ -24,7 +24,7 @@ from nndiff.commands.options import (
 )
 from nndiff.commands.progress import ProgressBar
 from nndiff.comparison import run_plans
-from nndiff.conversion import ConversionMap, Entry
+from nndiff.conversion import ConversionMap, Entry, Missing
 from nndiff.conversion.pairs import build_map
 from nndiff.conversion.torch_code import write_torch_code
 from nndiff.errors import ConversionError, UsageError
@@ -69,7 +69,7 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     parser.add_argument("reference", metavar="A", type=parse_path, help="the checkpoint to start from")
     parser.add_argument("candidate", metavar="B", type=parse_path, help="the checkpoint whose form is wanted")
     add_options(parser, _OUTPUT, TOLERANCE, OptionGroup("pairing", (INCLUDE, EXCLUDE, RENAME, MAP)))
-    parser.set_defaults(group=[])
+    parser.set_defaults(group=[], no_content=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,8 +88,10 @@ def run(args: argparse.Namespace) -> int:
         comparison = run_plans(plans, tolerance, Rules(), {}, bar)
     conversion = build_map(plan.reference, plan.candidate, comparison.pairs, comparison.leftovers)
     if not conversion.entries:
+        reasons = dict.fromkeys(_describe_reason(item) for item in conversion.missing)
         raise ConversionError(
-            f"no tensor of {args.candidate} can be made of {args.reference}: no pair of tensors was found; see --rename"
+            f"no tensor of {args.candidate} can be made of {args.reference}: {first_few(list(reasons))}; tensors that "
+            "belong together are paired with --rename or --map"
         )
     code = write_torch_code(conversion) if args.torch else ""
     if sink is not None:
@@ -124,13 +126,16 @@ def describe_map(conversion: ConversionMap) -> Iterator[str]:
     yield from _list_operations(conversion.entries)
     if unproven:
         yield f"  values differ: {first_few([printable(name) for name in unproven])}"
-    reasons = Counter((missing.reason, missing.text) for missing in conversion.missing)
-    for (reason, text), _ in reasons.most_common(_MOST_ROWS):
-        names = [printable(item.target) for item in conversion.missing if (item.reason, item.text) == (reason, text)]
-        detail = f" ({printable(text, 80)})" if text else ""
-        yield f"  missing, {reason.value}{detail}: {first_few(names)}"
+    reasons = Counter(_describe_reason(missing) for missing in conversion.missing)
+    for reason, _ in reasons.most_common(_MOST_ROWS):
+        names = [printable(item.target) for item in conversion.missing if _describe_reason(item) == reason]
+        yield f"  missing, {reason}: {first_few(names)}"
     if conversion.unused:
         yield f"  unused: {counted([printable(name) for name in conversion.unused], 'tensor')}"
+
+
+def _describe_reason(missing: Missing) -> str:
+    return missing.reason.value + (f" ({printable(missing.text, 80)})" if missing.text else "")
 
 
 def _list_operations(entries: Sequence[Entry]) -> Iterator[str]:

@@ -38,7 +38,7 @@ def convert_source(source: Source, conversion: ConversionMap) -> Source:
     if source.kind == "recording":
         raise ConversionError(f"{source.label}: a map is about checkpoints, and this is a recording")
     tensors = {entry.target: convert_tensor(entry, source.tensors, source.label) for entry in conversion.entries}
-    return replace(source, tensors=tensors, others={}, settings={})
+    return replace(source, tensors=tensors)
 
 
 def list_unmentioned(source: Source, conversion: ConversionMap) -> list[str]:

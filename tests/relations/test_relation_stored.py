@@ -32,6 +32,7 @@ from nndiff.relations.operations import (
     WeightNorm,
     WeightNormGradient,
 )
+from nndiff.relations.packed import Dequantise, PackedForm
 from nndiff.relations.relation import Relation
 from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
 from nndiff.tensors import MOST_AXES
@@ -61,6 +62,7 @@ EXAMPLES = [
     FoldBatchNorm(1e-5, 0, True),
     FoldNorm(1, False),
     AddLowRank(2.0, True),
+    Dequantise(PackedForm.AWQ, 4, 0, 1.0),
 ]
 
 
@@ -158,6 +160,9 @@ HOSTILE = {
     "negative eps": store({"op": "fold_batch_norm", "eps": -1.0, "axis": 0, "has_bias": True}),
     "flag of a number": store({"op": "fold_norm", "axis": 0, "has_bias": 1}),
     "adapter of nothing": store({"op": "add_low_rank", "scale": 0.0, "transposed": False}),
+    "packed in no form": store({"op": "dequantise", "form": "zip", "bits": 4, "offset": 0, "divisor": 1.0}),
+    "three bits": store({"op": "dequantise", "form": "awq", "bits": 3, "offset": 0, "divisor": 1.0}),
+    "divided by nothing": store({"op": "dequantise", "form": "awq", "bits": 4, "offset": 0, "divisor": 0.0}),
     "control characters": store({"op": "\x1b[2J"}),
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nndiff.names import made_of, natural_key, strip_wrappers
-from nndiff.relations import fold, low_rank, weight_norm
+from nndiff.relations import fold, low_rank, quantised, weight_norm
 from nndiff.relations.fold import JOINED
 from nndiff.relations.leftovers import RelatedGroup
 from nndiff.relations.operations import Arrange
@@ -23,6 +23,18 @@ Tensors = Mapping[str, TensorRef]
 
 _DOWN = re.compile(r"(.+)\.lora_A(?:\.([^.]+))?\.weight|(.+)\.lora_A(?:\.([^.]+))?")
 _NUMBERS = re.compile(r"\d+")
+# integers -> scales and zero points beside them
+_PACKED = {
+    "qweight": (("scales", "qzeros"),),
+    "weight_packed": (("weight_scale", "weight_zero_point"),),
+    "weight": (
+        ("weight_scale", "weight_zero_point"),
+        ("weight_scale_inv", "weight_zero_point"),
+        ("SCB", "zeros"),
+        ("scales", "zeros"),
+        ("scale", "zero_point"),
+    ),
+}
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -76,7 +88,7 @@ def find_groups(reference: Tensors, candidate: Tensors, pairs: Sequence[tuple[st
     sides = Side(reference, dict(pairs)), Side(candidate, {second: first for first, second in pairs})
     for parts_side, whole_side in ((sides[0], sides[1]), (sides[1], sides[0])):
         on_reference = parts_side is sides[0]
-        for find in (find_weight_norms, find_adapters, find_batch_norms, find_norms):
+        for find in (find_weight_norms, find_adapters, find_packed, find_batch_norms, find_norms):
             for parts, whole, prove in find(parts_side, whole_side):
                 yield Group(*((parts, whole) if on_reference else (whole, parts)), prove)
 
@@ -115,6 +127,23 @@ def find_adapters(side: Side, other: Side) -> Found:
                 if merged is not None:
                     yield (weight, down, up), (merged,), low_rank.prove_adapter
                     break
+
+
+def find_packed(side: Side, other: Side) -> Found:
+    """Yield packed integers with their scales and the weight of the other side, by the names that quantisers give."""
+    for name, integers in side.tensors.items():
+        module, _, leaf = name.rpartition(".")
+        for scale_leaf, zero_leaf in _PACKED.get(leaf, ()):
+            scales = side.get(module, scale_leaf)
+            weight = side.find_partner(f"{module}.weight" if module else "weight", other)
+            if scales is None or weight is None or integers.dtype == weight.dtype:
+                continue
+            parts = [integers, scales]
+            for optional in (side.get(module, zero_leaf), side.get(module, "g_idx")):
+                if optional is None:
+                    break
+                parts.append(optional)
+            yield tuple(parts), (weight,), quantised.prove_packed
 
 
 def find_batch_norms(side: Side, other: Side) -> Found:

@@ -7,11 +7,12 @@ from typing import Any
 from nndiff.errors import ReportError
 from nndiff.relations.fold_operations import FOLD_OPERATIONS
 from nndiff.relations.operations import MOST_OPERATIONS, OPERATIONS, Fields, describe_value
+from nndiff.relations.packed import PACKED_OPERATIONS
 from nndiff.relations.relation import Operation, Relation
 from nndiff.relations.value_operations import VALUE_OPERATIONS
 from nndiff.verdict import RelationKind
 
-ALL_OPERATIONS: tuple[Any, ...] = (*OPERATIONS, *VALUE_OPERATIONS, *FOLD_OPERATIONS)
+ALL_OPERATIONS: tuple[Any, ...] = (*OPERATIONS, *VALUE_OPERATIONS, *FOLD_OPERATIONS, *PACKED_OPERATIONS)
 
 
 def load_relation(data: object) -> Relation:

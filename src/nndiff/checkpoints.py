@@ -8,7 +8,7 @@ from dataclasses import replace
 from nndiff import relations
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.plan import Plan
-from nndiff.proofs import RelatedTensors, apply_relation, make_related_pair, pair_tied
+from nndiff.proofs import NOT_SEARCHED, RelatedTensors, apply_relation, make_related_pair, pair_tied
 from nndiff.result import CANDIDATE, REFERENCE, Leftover, Rules
 from nndiff.tensors import Shape, TensorRef
 from nndiff.tolerance import Tolerance
@@ -44,7 +44,11 @@ class CheckpointSearch:
         pair = site.pair
         if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED:
             return site
+        if pair.stored is not None and pair.stored.nonfinite_ref != pair.stored.nonfinite_cand:
+            return site  # overflow is no rounding
         relation = self._prove([site.reference], [site.candidate], pair.atol, pair.rtol)
+        if relation is None and relations.are_too_large_to_move(site.reference, site.candidate):
+            return replace(site, pair=replace(pair, notes=(*pair.notes, NOT_SEARCHED)))
         if relation is None:
             return site
         metrics = relations.measure_related(relation, [site.reference], [site.candidate], pair.atol, pair.rtol)

@@ -489,7 +489,7 @@ def add_lora(weights: Weights) -> tuple[Weights, Weights]:
     return factors, merged
 
 
-@known("lora", related=3)
+@known("lora")
 def lora_merged() -> Sides:
     return llama(), add_lora(llama())[1]
 
@@ -512,7 +512,7 @@ def dequantise(numbers: NDArray, scales: NDArray) -> NDArray:
     return (numbers * np.repeat(scales, group, axis=1)).astype(np.float32)
 
 
-@known("quantised", related=21)
+@known("quantised")
 def quantised_and_dequantised() -> Sides:
     return llama(), change(llama(), r"_proj\.weight", lambda array: dequantise(*quantise(array, 4, 16)))
 

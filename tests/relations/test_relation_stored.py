@@ -74,7 +74,7 @@ def test_it_is_stored_whether_other_orders_agree():
     relation = Relation(RelationKind.LAYOUT, candidate=(Take(0, (1, 0)),), ambiguous=True)
     assert load_relation(json.loads(json.dumps(relation.to_dict()))) == relation
     with pytest.raises(ReportError, match="'ambiguous' is 'yes', expected a bool"):
-        load_relation({**stored(), "ambiguous": "yes"})
+        load_relation({**store(), "ambiguous": "yes"})
 
 
 def test_every_operation_is_stored_and_read_back():

@@ -9,7 +9,7 @@ from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.findings.causes import Cause
 from nndiff.findings.config_files import find_changed_settings
 from nndiff.findings.relation_wording import describe_relation
-from nndiff.findings.tensor_facts import find_moved, find_tensor_facts
+from nndiff.findings.tensor_facts import explain_moved, find_tensor_facts
 from nndiff.names import without_numbers
 from nndiff.plan import Plan
 from nndiff.relations import Relation
@@ -29,10 +29,11 @@ def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequen
     yield from find_frequencies(pairs)
     unexplained = [site for site in pairs if site.pair.verdict in (Verdict.DIFFERENT, Verdict.NOT_FINITE)]
     unexplained = [site for site in unexplained if site.pair.related is None]
-    moved = list(find_moved(unexplained))
-    yield from moved
-    if not moved:
-        yield from find_tensor_facts(unexplained)
+    moved = explain_moved(unexplained)
+    if moved is not None:
+        yield moved
+        unexplained = [site for site in unexplained if site.reference.name not in moved.where]
+    yield from find_tensor_facts(unexplained)
     yield from find_changed_settings(plan.settings)
 
 

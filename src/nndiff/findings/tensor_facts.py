@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from nndiff.align.moved import Moved, find_moved
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.findings.causes import Cause
 from nndiff.names import natural_key
 from nndiff.relations.low_rank import find_rank
+from nndiff.relations.quantised import find_grid
 from nndiff.result import Finding
-from nndiff.stats.content_hashes import ContentHash, hash_content, is_constant
 from nndiff.text import first_few
 
 # Fresh weights: fewer elements show no distribution, and a sample is this many standard errors from what is expected
@@ -23,30 +25,24 @@ MOST_DEVIATIONS = 5.0
 # One step of Adam moves every element by the learning rate: half of them by nearly the most that any moves.
 STEP_SHARE = 0.9
 FEWEST_STEPPED = 32  # elements of a tensor that shows it
-LARGEST_FLOAT16 = 65504.0
 _LAYER = re.compile(r"\d+")
 
 
-def find_moved(pairs: Sequence[SitePair]) -> Iterator[Finding]:
-    """Yield tensors whose values are found under another name of their kind: swapped, or layers numbered otherwise."""
-    by_content: dict[ContentHash, list[SitePair]] = {}
-    hashes: dict[str, ContentHash] = {}
-    for site in pairs:
-        content = hash_content(site.candidate)
-        if not is_constant(site.candidate, content):
-            by_content.setdefault(content, []).append(site)
-        hashes[site.pair.name] = hash_content(site.reference)
-    moves: dict[str, str] = {}  # by the reference's name: the candidate's name that holds its values
-    for site in pairs:
-        holders = by_content.get(hashes[site.pair.name], [])
-        if len(holders) == 1 and holders[0] is not site:
-            moves[site.pair.reference_name] = holders[0].pair.candidate_name
-    if not moves:
-        return
-    examples = [f"`{name}` is found as `{moves[name]}`" for name in sorted(moves, key=natural_key)]
-    cause = classify_moves(moves)
+def explain_moved(pairs: Sequence[SitePair]) -> Finding | None:
+    """Return that values are found under another name of their kind: swapped, or layers numbered otherwise."""
+    moved = find_moved([site.tensors for site in pairs])
+    if not moved:
+        return None
+    moves = {move.reference_name: move.candidate_name for move in sorted(moved, key=sort_by_name)}
+    examples = [f"`{name}` is found as `{holder}`" for name, holder in moves.items()]
     evidence = f"{len(moves):,} tensors hold the values of others; {first_few(examples)}"
-    yield Finding(cause, tuple(moves), evidence, "fix the mapping of names in the conversion", 1.0)
+    repair = "fix the mapping of names in the conversion"
+    return Finding(classify_moves(moves), tuple(moves), evidence, repair, 1.0)
+
+
+def sort_by_name(move: Moved) -> Any:
+    """Return the key by which moved tensors stand in natural order of names."""
+    return natural_key(move.reference_name)
 
 
 def classify_moves(moves: dict[str, str]) -> Cause:
@@ -79,6 +75,7 @@ REPAIRS = {
     Cause.STATISTICS_RESET: "convert in eval mode, and load buffers too",
     Cause.COLLAPSED: "look at what wrote this tensor: a failed shard, a quantiser",
     Cause.LORA: "merge the adapter on both sides, or on neither",
+    Cause.QUANTISED: "compare with nndiff modes, or with the checkpoint before it was quantised",
     Cause.NOT_LOADED: "look for missing keys when loading: strict=False hides them",
 }
 Fact = tuple[Cause, str]
@@ -86,7 +83,7 @@ Fact = tuple[Cause, str]
 
 def describe_difference(site: SitePair) -> Fact | None:
     """Return what is known of a pair that differs; None where nothing is."""
-    for describe in (describe_nonfinite, describe_constant, describe_rank, describe_fresh):
+    for describe in (describe_nonfinite, describe_constant, describe_grid, describe_rank, describe_fresh):
         fact = describe(site)
         if fact is not None:
             return fact
@@ -102,7 +99,7 @@ def describe_nonfinite(site: SitePair) -> Fact | None:
     sides = (site.reference, site.candidate) if side == "candidate" else (site.candidate, site.reference)
     if sides[1].dtype.name == "float16":
         whole, cut = (np.asarray(tensor.numpy(), np.float64) for tensor in sides)
-        if np.array_equal(np.isinf(cut), np.abs(whole) > LARGEST_FLOAT16):
+        if np.array_equal(np.isinf(cut), np.abs(whole) > np.finfo(np.float16).max):
             return Cause.OVERFLOW, f"infinite in the {side} where values are beyond the range of float16"
     return Cause.NOT_FINITE, f"NaN or infinity in the {side} where the other side has numbers"
 
@@ -120,6 +117,21 @@ def describe_constant(site: SitePair) -> Fact | None:
     if value == untouched:
         return Cause.STATISTICS_RESET, f"running statistics of the {side} are {value:g} throughout: never updated"
     return Cause.COLLAPSED, f"every element of the {side} is {value:g}"
+
+
+def describe_grid(site: SitePair) -> Fact | None:
+    """Return to which levels one side was rounded, if every element of the other is within half a step of its own."""
+    for side, original, rounded in (
+        ("candidate", site.reference, site.candidate),
+        ("reference", site.candidate, site.reference),
+    ):
+        grid = find_grid(original, rounded)
+        if grid is not None:
+            form = "" if grid.is_uniform else " (nf4)"
+            scales = f"groups of {grid.group_size}" if grid.group_size else "one scale for each tensor"
+            error = "every element within half a step"
+            return Cause.QUANTISED, f"quantised to {grid.bits} bits{form} in the {side}, {scales}, {error}"
+    return None
 
 
 def describe_rank(site: SitePair) -> Fact | None:

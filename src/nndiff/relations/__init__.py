@@ -11,7 +11,7 @@ from nndiff.relations.groups import relate_groups
 from nndiff.relations.inversion import invert_operations
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
-from nndiff.relations.proof import are_too_large, is_readable
+from nndiff.relations.proof import are_too_large, are_too_large_to_move, is_readable
 from nndiff.relations.relation import Operation, Prove, Relation
 from nndiff.relations.scale import read_factor
 from nndiff.relations.stored import load_relation
@@ -30,6 +30,7 @@ __all__ = [
     "RelatedLeftovers",
     "Relation",
     "are_too_large",
+    "are_too_large_to_move",
     "cut_part",
     "describe_layout",
     "invert_operations",

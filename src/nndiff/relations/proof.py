@@ -43,6 +43,11 @@ def are_too_large(*tensors: TensorRef) -> bool:
     return any(tensor.count > LARGEST_TENSOR for tensor in tensors)
 
 
+def are_too_large_to_move(*tensors: TensorRef) -> bool:
+    """Return True if a tensor has too many elements to be held in memory while it is rearranged."""
+    return any(tensor.count > LARGEST_MOVED for tensor in tensors)
+
+
 def measure_arrays(reference: Array, candidate: Array, atol: float, rtol: float) -> Metrics:
     """Return the numbers of two arrays of one shape."""
     exact = all(np.issubdtype(array.dtype, np.integer) or array.dtype == bool for array in (reference, candidate))

@@ -121,7 +121,7 @@ def measure_grid(original: TensorRef, rounded: TensorRef, size: int) -> Grid | N
         most_levels = max(most_levels, int(counts.max()) + 1)
         largest_error = max(largest_error, float(errors.max()))
         steps.append(step[:, 0])
-    if most_levels < 3 or largest_error == 0 or 2 * most_levels > size:
+    if most_levels < 3 or largest_error == 0 or 2 * most_levels > rounded.count:
         return None  # so few elements would lie on any grid
     joined = np.concatenate(steps)
     is_shared = len(joined) > 1 and bool(np.all(np.abs(joined / joined[0] - 1) <= 2 * LEVEL_ROUNDINGS * unit))

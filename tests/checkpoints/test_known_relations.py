@@ -67,7 +67,7 @@ def test_one_changed_tensor_of_a_renamed_model_finds_its_place():
 def test_what_is_not_related_gets_no_explanation(name):
     found = nndiff.compare(*UNRELATED[name](), accept=EVERYTHING)
     assert found.exit_code == 1
-    assert [finding for finding in found.findings] == []
+    assert list(found.findings) == []
 
 
 def test_the_headline_says_that_weights_are_the_same_in_another_form():

@@ -86,6 +86,8 @@ def test_it_finds_what_was_planted(tmp_path):
     planted = (
         "layers.2.attention.out.weight",
         "agrees after permute(1, 0)",
+        "31 of 31 tensors can be made 30 as it is (embedding.weight, ...) 1 layout: permute(1, 0)",
+        "wrote repaired.safetensors: 31 tensors",
         "all 22 layers agree inside",
         "first divergence at layers.0.act:output",
         "GELU, has approximate 'none' against 'tanh'",
@@ -97,8 +99,12 @@ def test_it_finds_what_was_planted(tmp_path):
         assert fact in text
     ranking = re.findall(r"^(fp16|int8|w8a8|int4) .* dB", done.stdout, re.MULTILINE)
     assert ranking == ["fp16", "int8", "w8a8", "int4"]
-    reports = sorted((folder / REPORTS).iterdir())
-    assert [path.name for path in reports] == ["checkpoint.html", "modes.html", "port.html", "training.html"]
+    weights = make_weights()
+    repaired = load_file(folder / "repaired.safetensors")
+    assert repaired.keys() == weights.keys()
+    assert all(np.array_equal(repaired[name].numpy(), values) for name, values in weights.items())
+    reports = sorted(path.name for path in (folder / REPORTS).iterdir())
+    assert reports == ["checkpoint.html", "modes.html", "port.html", "repaired.html", "training.html"]
     assert f"Open the reports in {folder / REPORTS}" in done.stdout
     assert re.search(r"Done in \d+ s", done.stdout)
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]

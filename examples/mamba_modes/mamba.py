@@ -10,6 +10,7 @@ import torch
 from quantized_mamba.mixer import replace_mixers
 from quantized_mamba.modes import RECIPES, make_mode
 
+from nndiff.errors import UsageError
 from nndiff.models.huggingface import build_hugging_face_model, read_class
 from nndiff.models.spec import BuildOptions
 from nndiff.modes import fp16
@@ -21,6 +22,8 @@ KEPT_LOGITS = 32  # of the last tokens: all of 130M's would be 1 GB per mode
 def find_folder() -> str:
     """Return the folder with the model's config.json; without weights in it they are drawn from the seed."""
     pretrained = os.environ.get("MAMBA_PRETRAINED_DIR")
+    if pretrained and not Path(pretrained, "config.json").is_file():
+        raise UsageError(f"{pretrained} has no config.json: give a Hugging Face folder, or leave it out")
     return pretrained or str(CONFIGS / os.environ.get("MAMBA_MODEL", "mamba-small"))
 
 

@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from nndiff.errors import NndiffError, UsageError
@@ -25,7 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output_dir", default="layer_outputs")
     parser.add_argument("--calib_data_num", type=int, default=10, help="number of samples (default: 10)")
     parser.add_argument("--calib_seqlen", type=int, default=512, help="tokens of a sample (default: 512)")
-    parser.add_argument("--layers", default="first,last", help="first,last (default), all, or patterns of module paths")
+    parser.add_argument("--layers", default="first,last", help="first,last (default), all, or patterns of modules")
     parser.add_argument("--overwrite", action="store_true", help="record finished modes again")
     return parser.parse_args()
 
@@ -40,31 +41,22 @@ def main() -> int:
     from nndiff.modes.record import RecordSettings, record_modes
 
     try:
-        if args.pretrained_dir and not Path(args.pretrained_dir, "config.json").is_file():
-            raise UsageError(f"{args.pretrained_dir} has no config.json: give a Hugging Face folder, or leave it out")
-        options = SampleOptions(args.calib_data_num, args.calib_seqlen)
+        definition = load_definition(str(HERE / "mamba.py"), SampleOptions(args.calib_data_num, args.calib_seqlen))
         # the label is kept with the outputs, so that those of other weights are never taken for these
-        label = Path(args.pretrained_dir).resolve().name if args.pretrained_dir else args.model
-        definition = replace(load_definition(str(HERE / "mamba.py"), options), label=label)
+        definition = replace(definition, label=Path(args.pretrained_dir or args.model).resolve().name)
         first, *others = args.mode.split(",")
         for mode in (first, *others):
             definition.check_mode(mode)
             if not args.quantize and not definition.is_floating_point(mode):
                 raise UsageError(f"mode {mode} is quantised: add --quantize")
         settings = RecordSettings(args.layers, Layout.NPY, args.calib_seqlen)
-        recorded = record_modes(
-            definition, first, others, args.output_dir, settings, overwrite=args.overwrite, report=print_mode
-        )
+        options = {"overwrite": args.overwrite, "report": partial(print, "mode")}
+        recorded = record_modes(definition, first, others, args.output_dir, settings, **options)
     except NndiffError as error:
         print(f"{Path(__file__).name}: {error}", file=sys.stderr)
         return error.exit_code
     print(f"Saved in {args.output_dir}")
     return 1 if recorded.failed else 0
-
-
-def print_mode(mode: str, outcome: str) -> None:
-    """Say what became of a mode."""
-    print(f"mode {mode}: {outcome}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -53,5 +51,4 @@ class Nest(nn.Module):
     def compute_loss(self, output: Output) -> Tensor:
         """Return the loss of an output."""
         log_probs, lengths, masks, tokens = output
-        loss: Any = self.loss(masks=masks, decoder_outputs=log_probs, targets=tokens, decoder_lengths=lengths)
-        return loss
+        return self.loss(masks=masks, decoder_outputs=log_probs, targets=tokens, decoder_lengths=lengths)

@@ -35,7 +35,7 @@ class Chapter:
 
 
 def make_checkpoint_chapter() -> Chapter:
-    """Return the chapter about a checkpoint that was converted wrongly."""
+    """Return the chapter about a checkpoint that was converted wrongly, and is repaired."""
     return Chapter(
         "I converted a checkpoint",
         write_checkpoints,
@@ -49,6 +49,21 @@ def make_checkpoint_chapter() -> Chapter:
                 "Converted by a script. Every key loads and every shape fits, yet the model talks nonsense.",
                 f"nndiff diff ref.safetensors converted.safetensors --report html:{REPORTS}/checkpoint.html",
                 status=1,
+            ),
+            Step(
+                "Which operations turn it into what it should be? Each is proven on every element.",
+                "nndiff map converted.safetensors ref.safetensors -o map.json",
+                status=0,
+            ),
+            Step(
+                "Repair it. The map also repairs every other checkpoint that this script converted.",
+                "nndiff convert converted.safetensors --map map.json -o repaired.safetensors",
+                status=0,
+            ),
+            Step(
+                "Is it right now?",
+                f"nndiff diff ref.safetensors repaired.safetensors --quiet --report html:{REPORTS}/repaired.html",
+                status=0,
             ),
         ),
         needs_torch=False,

@@ -131,7 +131,7 @@ class RunCase:
     @cached_property
     def widths(self) -> Mapping[str, int]:
         """Return the width of the rows of each parameter and buffer; 0 where rows cannot be compared."""
-        widths: dict[str, int] = dict.fromkeys(self.names, 0)
+        widths: dict[str, int] = {}
         seeds = set()
         places = self.tensor_places[:2]  # the optimiser has no state before the first step
         for place in places:
@@ -144,11 +144,11 @@ class RunCase:
                     # a counter or a factor of a state is no row of its parameter
                     if name in self.counts and tensors.counts[row] == self.counts[name]:
                         width = min(int(tensors.kept_widths[row]), max(_WIDEST_SKETCH, int(tensors.widths[row])))
-                        widths[name] = min(widths[name] or width, width)
+                        widths[name] = min(widths.get(name, width), width)
         for name, width in widths.items():
             if width < self.counts.get(name, 0) and len(seeds) > 1:
                 widths[name] = 0  # sketches of different seeds have nothing in common
-        return widths
+        return {name: widths.get(name, 0) for name in self.names}
 
     def is_exact(self, name: str) -> bool:
         """Return True if the rows of a parameter are all its elements."""
@@ -159,7 +159,9 @@ class RunCase:
         tensors = self.tensors(where, place)
         number = tensors.rows.get(self.key(where, kind, name, state))
         width = self.widths.get(name, 0)
-        if number is None or width == 0 or tensors.counts[number] != self.counts.get(name):
+        if number is None or tensors.counts[number] != self.counts.get(name):
+            return None
+        if width == 0 and tensors.counts[number]:  # the row of an empty tensor is empty
             return None
         return read_row(tensors, number, width)
 

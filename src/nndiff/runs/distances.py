@@ -134,6 +134,8 @@ def _measure_pairs(
         rows = int(pairs.reference[index]), int(pairs.candidate[index])
         if reference.shapes[rows[0]] != candidate.shapes[rows[1]]:
             distances.l2[index], distances.max_abs[index], distances.out[index] = math.inf, math.inf, True
+        elif reference.counts[rows[0]] == 0:
+            continue  # nothing was kept of an empty tensor, and nothing in it can differ
         elif reference.whole(rows[0]) is not None and candidate.whole(rows[1]) is not None:
             whole.append(index)
         elif reference.kept_widths[rows[0]] and candidate.kept_widths[rows[1]]:
@@ -221,7 +223,9 @@ def sum_up_group(distances: Distances) -> GroupNumbers | None:
         cosine = 1.0
     else:
         cosine = min(1.0, max(-1.0, product / lengths)) if lengths > 0 and math.isfinite(product) else math.nan
-    variance = float(np.square(2 * distances.error * squares).sum())
+    error = 0.0
+    if l2 > 0 and math.isfinite(l2):
+        error = math.sqrt(float(np.square(2 * distances.error * squares).sum())) / (2 * l2 * l2)
     knows_max = not np.isnan(distances.max_abs).any()
     farthest = int(np.argmax(np.where(np.isnan(distances.l2), -1.0, distances.l2)))
     largest = int(np.argmax(distances.max_abs)) if knows_max else 0
@@ -234,7 +238,7 @@ def sum_up_group(distances: Distances) -> GroupNumbers | None:
         mean_l2=float(distances.l2.mean()),
         max_l2=float(distances.l2[farthest]),
         max_l2_name=distances.names[farthest] if l2 > 0 else None,
-        error=math.sqrt(variance) / (2 * l2 * l2) if l2 > 0 and math.isfinite(l2) else 0.0,
+        error=error,
         tensors=len(distances.names),
         identical=int(distances.identical.sum()),
         out=int(distances.out.sum()),

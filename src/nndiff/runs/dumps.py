@@ -271,8 +271,11 @@ def _name_states(optimizer: Tensors, parameters: Sequence[str], model: Tensors) 
 
     A state_dict knows parameters by number, in the order in which the optimiser was given them. If there are as many
     as the model has and every state has the shape of its parameter, that is the model's order; else they keep numbers.
+    Checkpoints do not tell parameters from buffers: empty tensors are left out if there are too many with them.
     """
     members = sum(_MEMBER_NAME.match(name) is not None for name in optimizer)
+    if members != len(parameters):
+        parameters = [name for name in parameters if model[name].count]
     states: dict[tuple[int, str], TensorRef] = {}
     for name, tensor in optimizer.items():
         match = _STATE_NAME.match(name)

@@ -92,19 +92,16 @@ def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterat
         patterns[without_numbers(site.pair.reference_name), without_numbers(site.pair.candidate_name)] = None
     examples = [f"`{reference}` is `{candidate}`" for reference, candidate in patterns]
     names = [site.pair.reference_name for site in renamed]
-    what = f"other names: {first_few(examples, MOST_PATTERNS)}"
-    evidence = f"{summarize_names(names, everything, spell_out=False)}: {what}"
+    evidence = f"{len(names):,} of {len(everything):,} paired by their values: {first_few(examples, MOST_PATTERNS)}"
     yield Finding(Cause.RENAMED, tuple(names), evidence, "", 1.0, harmless=True)
 
 
-def summarize_names(names: Sequence[str], everything: Iterable[str], spell_out: bool = True) -> str:
-    """Return how many tensors these are and which: `all 24 of layers.#.q_proj.weight`, `12 tensors (...)`."""
+def summarize_names(names: Sequence[str], everything: Iterable[str]) -> str:
+    """Return how many tensors these are and which: `all 24 of layers.#.q_proj.weight`."""
     if len(names) == 1:
         return f"`{names[0]}`"
     patterns = Counter(without_numbers(name) for name in names)
     in_all = Counter(without_numbers(name) for name in everything)
     is_all = all(in_all[pattern] == count for pattern, count in patterns.items())
     count = f"all {len(names):,}" if is_all else f"{len(names):,}"
-    if not spell_out:
-        return f"{count} tensors"
     return f"{count} of " + first_few([f"`{pattern}`" for pattern in patterns], MOST_PATTERNS)

@@ -41,7 +41,7 @@ def test_every_finding_takes_its_cause_from_the_list():
     assert named <= set(Cause.__members__)
     # the others are of relations, whose causes come from a table of the same list
     assert {argument for argument in arguments if not argument.startswith("Cause.")} == {
-        "cause", "get_cause(related.relation)",
+        "cause", "classify_moves(moves)", "get_cause(related.relation)",
     }  # fmt: skip
 
 

@@ -62,6 +62,8 @@ def find_grid(original: TensorRef, rounded: TensorRef) -> Grid | None:
     if not (is_rounded_float(original) and is_rounded_float(rounded)):
         return None
     width = rounded.count // rounded.shape[0]
+    if width < 2:
+        return None  # one element has no steps
     sizes = [width, *(size for size in GROUP_SIZES if width % size == 0 and size < width)]
     for size in sizes:
         grid = measure_grid(original, rounded, size)

@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--save_comparison", metavar="FILE.json", help="save all numbers")
     args = parser.parse_args()
     command = ["modes", "--compare", args.output_dir, args.mode, "--reference", args.reference]
+    command += ["--comparisons", "comparisons"]
     if args.save_comparison:
         command += ["--save-comparison", args.save_comparison]
     return run_nndiff(command)

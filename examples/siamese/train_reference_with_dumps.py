@@ -30,11 +30,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output_dir", default="outputs/reference_model")
     parser.add_argument("--batch_dump_interval", type=int, default=10)
-    parser.add_argument("--config", default="configs/siamese_e2e/resnet50.yaml", help="sizes, seed and rates")
+    config = "configs/siamese_e2e/resnet50.yaml"
+    parser.add_argument("--config", type=read_settings, default=config, help="sizes, seed and rates")
     args = parser.parse_args()
     if Path(args.output_dir).exists():
         parser.error(f"{args.output_dir} is there already: give another --output_dir")
-    settings = read_settings(args.config)
+    settings: Settings = args.config
     network = PhotoRanker(settings.depths, settings.width, settings.mlp_width)
     network.load_state_dict(rename_weights(make_ranker(settings).state_dict()))  # both start from the same weights
     solver = build_sgd(network, settings.learning_rate, settings.momentum, settings.weight_decay)

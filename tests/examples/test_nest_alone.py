@@ -116,6 +116,14 @@ def test_other_files_are_refused(tmp_path):
         nest_ssl.load(tmp_path / "empty.nemo")
 
 
+def test_a_checkpoint_of_another_size_is_refused_with_what_does_not_fit():
+    with pytest.raises(CheckpointError) as caught:
+        nest_ssl.load(ARCHIVE, EXAMPLE / "config/nest_fast-conformer.yaml")
+    assert "does not fit the config" in str(caught.value)
+    assert "600 missing (encoder.layers.2.norm_feed_forward1.weight, ...)" in str(caught.value)
+    assert "93 of another shape (quantizer.codebooks [1, 64, 16] for [1, 8192, 16], ...)" in str(caught.value)
+
+
 def test_a_broken_port_differs_from_the_port():
     done = run("-m", "nndiff", "run", EXAMPLE / "port.py", f"{EXAMPLE / 'broken.py'}:padding_unmasked")
     assert done.returncode == 1, done.stderr
@@ -127,6 +135,7 @@ def test_a_broken_port_differs_from_the_port():
     [
         ("compare_intermediate_outputs.py", ("--nemo_ckpt_path", ARCHIVE)),
         ("save_nemo_outputs.py", ("--output_dir", "never_made")),
+        ("verify_checkpoint_compatibility.py", ("--direction", "local_to_nemo")),
     ],
 )
 def test_a_tool_that_needs_nemo_says_how_to_get_it(tool, options):
@@ -141,7 +150,29 @@ def test_a_checkpoint_is_verified_as_far_as_it_can_be():
     done = run(EXAMPLE / "tools/verify_checkpoint_compatibility.py", "--ckpt_path", ARCHIVE)
     assert done.returncode == 0, done.stderr
     assert "NeMo available: False" in done.stdout
+    assert 'NOT TESTED: NeMo is not available: pip install "nemo_toolkit[asr]"' in done.stdout
     assert done.stdout.endswith("✓ SUCCESS: what was tested is compatible; NeMo was not tested\n")
+
+
+@pytest.mark.parametrize("folder", ["nowhere", EXAMPLE])
+def test_a_folder_without_saved_outputs_is_refused(folder):
+    done = run(EXAMPLE / "tools/compare_with_saved_outputs.py", "--ckpt_path", ARCHIVE, "--saved_outputs_dir", folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{folder}: has no input_data.pt: give a folder that save_nemo_outputs.py wrote" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_traceback():
+    program = (
+        f"import sys; sys.path.insert(0, {str(EXAMPLE / 'tools')!r})\n"
+        "from argparse import ArgumentParser\n"
+        "from common import run_tool\n"
+        "sys.exit(run_tool(lambda args: print('x\\n' * 1_000_000) or 0, ArgumentParser()))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
+        tool.stdout.close()
+        assert tool.stderr.read() == b""
+    assert tool.returncode == 2
 
 
 def test_a_missing_checkpoint_is_one_sentence(tmp_path):

@@ -106,6 +106,23 @@ def test_a_limit_is_the_percentile_of_sizes():
     assert find_limit(values, 1.0) == 9999
 
 
+def test_scales_end_at_the_percentile_of_a_sample_and_the_rest_is_clipped(samples):
+    model = make_model()
+    mixer = list_mixers(model)[0]
+    assert isinstance(mixer.scan, SelectiveScan)
+    limits = []
+    for sample in samples:
+        taken = []
+        handle = mixer.scan.register_forward_pre_hook(lambda _, args, taken=taken: taken.append(args))
+        run_model(model, sample)
+        handle.remove()
+        with torch.no_grad():
+            states = torch.stack(list(mixer.scan.compute_states(*taken[0][:3]))).abs().flatten().sort().values
+        limits.append(float(states[int(np.ceil(0.9999 * len(states))) - 1]))
+        assert states[-1] > limits[-1]
+    assert calibrate(model, samples)[0].state == max(limits) / 127
+
+
 def test_an_int8_linear_sums_codes_without_rounding():
     generator = torch.Generator().manual_seed(0)
     weight, values = torch.randn(24, 96, generator=generator), torch.randn(2, 5, 96, generator=generator)
@@ -233,11 +250,12 @@ def test_all_modes_are_ranked_in_a_table_and_in_files(saved):
     assert "SUMMARY TABLE - All Modes vs fp32" in text
     for title in ("Layer 0 MSE", "Layer 0 MAE", "Last Layer MSE", "Last Layer MAE", "Avg Corr"):
         assert title in text
-    comparisons = saved / "layer_outputs/comparisons"
+    comparisons = saved / "comparisons"
     result = json.loads((comparisons / "summary_vs_fp32.json").read_text())
     ranking = [mode["mode"] for mode in sorted(result["modes"], key=lambda mode: mode["rank"])]
     assert set(ranking) == set(RECIPES)
     assert ranking[:2] == ["3", "2-4"]
+    assert not (saved / "layer_outputs/comparisons").exists()
     for name in ("summary_vs_fp32.png", "summary_vs_fp32.md", "summary_vs_fp32.csv", "mode_2-1_vs_fp32.json"):
         assert (comparisons / name).stat().st_size
 

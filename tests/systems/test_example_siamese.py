@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 from environments import ROOT
 
 EXAMPLE = ROOT / "examples/siamese"
+README = (EXAMPLE / "README.md").read_text()
 REFERENCE = "outputs/reference_model"
 CAUSES = {
     "data-order": ("data-order", "the trainings part at epoch 0, batch 0: the batches differ first"),
@@ -73,8 +77,52 @@ def test_each_mistake_is_named(folder: Path, fault: str) -> None:
     assert headline in text
     assert f"finding {cause} (" in text
     assert text.count("finding ") == text.count("see the finding") + 1, "no other cause is named"
-    assert f"| `{fault}` |" in (EXAMPLE / "README.md").read_text()
-    assert f"| `{cause}` (" in (EXAMPLE / "README.md").read_text()
+    shown = re.search(rf"^\| `{fault}` \| .* \| `{cause}` (.*) \|$", README, re.MULTILINE)
+    assert shown
+    assert mask_numbers(f"finding {cause} {shown[1]}") in mask_numbers(text)
+
+
+def mask_numbers(text: str) -> str:
+    """Return a text on one line, without numbers and curves, which may depend on the machine."""
+    return " ".join(re.sub(r"[▁-█]+", "~", re.sub(r"\d+", "#", text)).split())
+
+
+@pytest.mark.parametrize("screen", re.findall(r"```bash\n[^`]*?analyze_batch.*?```text\n.*?```", README, re.DOTALL))
+def test_the_screens_of_the_readme_are_real(folder: Path, screen: str) -> None:
+    commands, shown = re.findall(r"```\w+\n(.*?)```", screen, re.DOTALL)
+    (ours,) = folder.glob("outputs/siamese_e2e/[0-9]*_[0-9]*")
+    words = shlex.split(commands.splitlines()[-1])[1:]
+    words[2] = re.sub(r"outputs/siamese_e2e/\d.*", str(ours.relative_to(folder)), words[2])
+    (status,) = re.findall(r"\(exit (\d)\)", shown)
+    printed = mask_numbers(run(folder, *words, expected=int(status)))
+    for line in shown.splitlines():
+        assert line.strip() == "..." or mask_numbers(line) in printed, line
+
+
+def test_full_size_is_identical_too(folder: Path) -> None:
+    settings = yaml.safe_load((EXAMPLE / "configs/siamese_e2e/resnet50_full.yaml").read_text())
+    settings |= {"pairs": 6, "batch_size": 2, "image_size": 64, "epochs": 1, "batch_comparison_interval": 1}
+    (folder / "full.yaml").write_text(yaml.safe_dump(settings))
+    run(folder, "-m", "siamese.train", "--config", "full.yaml", "--run_name", "full")
+    run(folder, "train_reference_with_dumps.py", "--config", "full.yaml", "--output_dir", "outputs/full")
+    text = analyze(folder, "outputs/siamese_e2e/full", "outputs/full", expected=0)
+    assert "all 3 steps are bit-identical" in text
+    assert "24,611,319 parameters" in text
+    assert not (folder / "outputs/full/batch_dumps").exists()
+
+
+def test_a_reader_that_leaves_and_a_missing_config_are_no_tracebacks(folder: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = f"{sys.executable} -m siamese.analyze_batch_comparisons outputs/siamese_e2e/head-lr {REFERENCE} | head -1"
+    done = subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("✗ different")
+    assert not done.stderr
+    for script in (["-m", "siamese.train"], ["train_reference_with_dumps.py", "--output_dir", "never_made"]):
+        words = [sys.executable, *script, "--config", "nowhere.yaml"]
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "nowhere.yaml" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
 
 
 def test_the_head_and_the_backbone_can_be_compared_alone(folder: Path) -> None:

@@ -62,8 +62,7 @@ def _watch_mixer(mixer: Mixer, limits: dict[str, float], percentile: float) -> l
 
     def watch_states(scan: SelectiveScan, args: tuple[Tensor, ...]) -> None:
         u, dt, b, _ = args
-        for state in scan.compute_states(u, dt, b):
-            grow("state", state)
+        grow("state", torch.stack(list(scan.compute_states(u, dt, b))))  # of all tokens, as everywhere
 
     return [
         mixer.in_proj.register_forward_pre_hook(watch_input("in_proj_input")),

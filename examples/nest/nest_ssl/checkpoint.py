@@ -35,8 +35,25 @@ def load(path: str | Path, config: str | Path | None = None) -> Nest:
     if config is None and not own_config:
         raise ConfigError(f"{path} holds no config of a model: give one")
     model = Nest(read_config(config) if config is not None else own_config)
+    check_fit(path, state, model.state_dict())
     model.load_state_dict(state)
     return model
+
+
+def check_fit(path: str | Path, state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise CheckpointError unless a checkpoint holds what the model of the config has, in the same shapes."""
+    missing = [name for name in expected if name not in state]
+    unexpected = [name for name in state if name not in expected]
+    shapes = []
+    for name, tensor in expected.items():
+        if name in state and state[name].shape != tensor.shape:
+            shapes.append(f"{name} {list(state[name].shape)} for {list(tensor.shape)}")
+    troubles = []
+    for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)):
+        if names:
+            troubles.append(f"{len(names)} {what} ({names[0]}{', ...' if len(names) > 1 else ''})")
+    if troubles:
+        raise CheckpointError(f"{path} does not fit the config; tensors: {'; '.join(troubles)}")
 
 
 def read_archive(path: str | Path) -> tuple[Config, dict[str, Tensor]]:

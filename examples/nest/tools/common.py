@@ -16,6 +16,7 @@ from nndiff.errors import NndiffError
 from nndiff.models.nemo import MissingNemoError, build_nemo_model
 from nndiff.models.spec import BuildOptions, ModelSpec
 from nndiff.models.user_code import user_code
+from nndiff.reports.output import silence_stdout
 
 MODE: Literal["train"] = "train"  # in which gradients are compared: dither, dropout and batch statistics count
 
@@ -23,7 +24,12 @@ MODE: Literal["train"] = "train"  # in which gradients are compared: dither, dro
 def run_tool(run: Callable[[Namespace], int], parser: ArgumentParser) -> int:
     """Run a tool; trouble is one sentence on stderr and exit status 2."""
     try:
-        return run(parser.parse_args())
+        status = run(parser.parse_args())
+        sys.stdout.flush()  # now, while it can still be noticed that the reader is gone
+        return status
+    except BrokenPipeError:  # `| head`
+        silence_stdout()
+        return 2
     except MissingNemoError as error:
         message = f"NeMo is not available. {error}"
     except NndiffError as error:

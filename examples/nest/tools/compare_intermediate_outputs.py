@@ -34,7 +34,8 @@ def run(args: Namespace) -> int:
     print(f"\nCreating test input (seed={args.seed})...")
     inputs = nemo.inputs()
     print(f"Input shape: {inputs['input_signal'].shape}\nInput length: {inputs['input_signal_length']}")
-    print("\nRegistering hooks and running a forward pass on NeMo model and local model...")
+    print("\nRegistering hooks on local model...\nRegistering hooks on NeMo model...")
+    print("\nRunning forward pass on local model...\nRunning forward pass on NeMo model...")
     comparison = nndiff.compare(
         nemo.model, local, inputs=inputs, seed=args.seed, mode="eval", atol=args.atol, rtol=args.rtol
     )

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from common import MODE, add_tolerance_options, compute_loss, load_local, run_tool
+from saved_folder import check_folder
 from sections import (
     list_layers,
     percent,
@@ -32,6 +33,7 @@ def make_parser() -> ArgumentParser:
 def run(args: Namespace) -> int:
     """Load, run, compare and print; return 0 if everything matches."""
     local = load_local(args.ckpt_path, args.config)
+    check_folder(args.saved_outputs_dir)
     comparison = nndiff.compare(
         args.saved_outputs_dir, local, loss=compute_loss, mode=MODE, backward=True, atol=args.atol, rtol=args.rtol
     )

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 from nndiff import Recording
+from nndiff.errors import SourceError
 from nndiff.models.inputs import read_tensor
 from nndiff.tensors import Slot, TensorRef
+
+FILES = ("input_data.pt", "forward_output.pt", "parameter_gradients.pt", "hook_data.pkl", "metadata.pkl")
 
 
 def save_folder(recording: Recording, inputs: dict[str, Any], metadata: dict[str, Any], folder: Path) -> Iterator[str]:
@@ -38,13 +41,7 @@ def save_folder(recording: Recording, inputs: dict[str, Any], metadata: dict[str
     final_output = hooks.pop("")["all_forward_outputs"][0]
     metadata = {**metadata, "loss": float(read_tensor(losses[0])), "torch_version": torch.__version__}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, value in (
-        ("input_data.pt", inputs),
-        ("forward_output.pt", final_output),
-        ("parameter_gradients.pt", parameters),
-        ("hook_data.pkl", hooks),
-        ("metadata.pkl", metadata),
-    ):
+    for name, value in zip(FILES, (inputs, final_output, parameters, hooks, metadata), strict=True):
         unfinished = folder / f"{name}.unfinished"  # a file that is complete or absent
         if name.endswith(".pt"):
             torch.save(value, unfinished)
@@ -52,6 +49,13 @@ def save_folder(recording: Recording, inputs: dict[str, Any], metadata: dict[str
             unfinished.write_bytes(pickle.dumps(value))
         unfinished.replace(folder / name)
         yield name
+
+
+def check_folder(folder: str) -> None:
+    """Raise SourceError unless a folder holds what `save_folder` writes."""
+    missing = [name for name in FILES if not Path(folder, name).is_file()]
+    if missing:
+        raise SourceError(folder, f"has no {missing[0]}: give a folder that save_nemo_outputs.py wrote")
 
 
 def join(paths: dict[str, torch.Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,5 +32,8 @@ class Settings:
 
 
 def read_settings(path: str) -> Settings:
-    """Return the settings in a file."""
-    return Settings(**yaml.safe_load(Path(path).read_text()))
+    """Return the settings in a file; the type of the option --config."""
+    try:
+        return Settings(**yaml.safe_load(Path(path).read_text()))
+    except (OSError, TypeError, yaml.YAMLError) as error:
+        raise ArgumentTypeError(f"cannot read settings: {error}") from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nndiff import relations
+from nndiff.diagnosis.noise import Bounds
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.plan import Plan
 from nndiff.proofs import NOT_SEARCHED, RelatedTensors, apply_relation, make_related_pair, pair_tied
@@ -25,7 +26,7 @@ def relate_checkpoints(
     related = RelatedTensors(list(pairs), list(leftovers))
     if any(leftover.counts for leftover in leftovers):
         pair_tied(plan, related, tolerance, rules)
-        search.prove_groups(related)  # first: a weight into which a norm is folded is also one scaled by channels
+    search.prove_groups(related)  # first: a weight into which a norm is folded is also one scaled by channels
     related.pairs = [search.prove_pair(site) for site in related.pairs]
     return related
 
@@ -63,8 +64,13 @@ class CheckpointSearch:
             relation = self._prove(reference, candidate, *self._choose_tolerance(reference, candidate))
             if relation is not None:
                 self._add_group(related, relations.RelatedGroup(tuple(reference), tuple(candidate), relation))
-        in_question = [site for site in related.pairs if not site.passed]
         free = related.list_free(REFERENCE, plan.reference), related.list_free(CANDIDATE, plan.candidate)
+        # equal values may be those of a part: weight norm keeps the weight itself as its direction
+        may_be_parts = any(free)
+        in_question = []
+        for site in related.pairs:
+            if not site.passed or (may_be_parts and site.pair.method.is_by_content):
+                in_question.append(site)
         sides = {tensor.name: tensor for tensor in free[0]}, {tensor.name: tensor for tensor in free[1]}
         for site in in_question:
             sides[0][site.reference.name], sides[1][site.candidate.name] = site.tensors
@@ -80,7 +86,7 @@ class CheckpointSearch:
     def _add_group(self, related: RelatedTensors, group: relations.RelatedGroup) -> None:
         """Make one pair of several tensors; pairs by name of the same tensors are part of it now."""
         atol, rtol = self._choose_tolerance(group.reference, group.candidate)
-        pair = make_related_pair(self._plan, group.reference, group.candidate, atol, rtol)
+        pair = make_related_pair(self._plan, group.reference, group.candidate, Bounds(atol, rtol))
         pair = apply_relation(pair, group.relation, group.measure(atol, rtol), self._rules)
         taken = {tensor.name for tensor in group.reference}, {tensor.name for tensor in group.candidate}
         related.pairs = [

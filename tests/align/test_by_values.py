@@ -156,11 +156,9 @@ def test_names_decide_only_between_tensors_of_one_shape_and_block() -> None:
     [
         lambda number: number + 1,
         lambda number: LAYERS - 1 - number,
-        lambda number: int(sorted(map(str, range(LAYERS)))[number]),
-        lambda number: (5 * number + 3) % LAYERS,
     ],
 )
-def test_layers_may_be_numbered_in_any_way(move: Callable[[int], int]) -> None:
+def test_layers_may_be_counted_from_another_number_or_down(move: Callable[[int], int]) -> None:
     def rename_moved(name: str) -> str:
         return re.sub(r"blocks\.(\d+)", lambda found: f"blocks.{move(int(found[1]))}", rename(name))
 
@@ -170,6 +168,32 @@ def test_layers_may_be_numbered_in_any_way(move: Callable[[int], int]) -> None:
     found = pair(fresh_gpt2(), moved)
     assert len(found.matches) == len(moved)
     assert wrong_pairs(found, rename_moved) == []
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda number: int(sorted(map(str, range(LAYERS)))[number]),
+        lambda number: (5 * number + 3) % LAYERS,
+    ],
+)
+def test_layers_in_disorder_are_paired_by_their_numbers(move: Callable[[int], int]) -> None:
+    moved = {}
+    for name, value in fresh_gpt2().items():
+        moved[re.sub(r"blocks\.(\d+)", lambda found: f"blocks.{move(int(found[1]))}", rename(name))] = value
+    found = pair(fresh_gpt2(), moved)
+    assert len(found.matches) == len(moved)
+    assert wrong_pairs(found, rename) == []
+
+
+@pytest.mark.parametrize(("order", "partners"), [((1, 0), ["1", "0"]), ((1, 0, 2), ["0", "1", "2"])])
+def test_disorder_begins_with_three_layers(order: tuple[int, ...], partners: list[str]) -> None:
+    random = np.random.default_rng(0)
+    layers = [random.standard_normal((6, 6)) for _ in order]
+    reference = {f"h.{number}.weight": layer for number, layer in enumerate(layers)}
+    candidate = {f"blocks.{number}.w": layer for number, layer in zip(order, layers, strict=True)}
+    found = pair(reference, candidate)
+    assert [match.candidate.split(".")[1] for match in found.matches] == partners
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])

@@ -21,13 +21,13 @@ def draw(*names: str) -> Arrays:
 def test_swapped_tensors_are_found_even_when_they_are_transposed() -> None:
     model = draw("gate", "up", "down")
     swapped = {"gate": model["up"], "up": model["gate"].T.copy(), "down": model["down"] + 1}
-    assert find(model, swapped) == [Moved("gate", "up"), Moved("up", "gate")]
+    assert find(model, swapped) == [Moved("gate", "gate", "up"), Moved("up", "up", "gate")]
 
 
 def test_shifted_layers_are_found() -> None:
     model = draw("l.0", "l.1", "l.2")
     shifted = {"l.0": np.zeros((4, 4)), "l.1": model["l.0"], "l.2": model["l.1"]}
-    assert find(model, shifted) == [Moved("l.0", "l.1"), Moved("l.1", "l.2")]
+    assert find(model, shifted) == [Moved("l.0", "l.0", "l.1"), Moved("l.1", "l.1", "l.2")]
 
 
 def test_what_is_merely_rearranged_in_its_place_has_not_moved() -> None:

@@ -178,6 +178,12 @@ def layers_in_string_order() -> Sides:
     return weights, moved
 
 
+@known("renamed", "layer-order")
+def layers_in_string_order_and_renamed() -> Sides:
+    weights, moved = KNOWN["layers_in_string_order"].make()
+    return weights, rename(moved, *TO_META)
+
+
 @known("layers-shifted")
 def layers_shifted() -> Sides:
     weights = llama(5)
@@ -268,6 +274,15 @@ def lstm_gates() -> Sides:
         return array.reshape(4, 16, *array.shape[1:])[[0, 1, 3, 2]].reshape(array.shape)
 
     return lstm(), change(lstm(), "(weight|bias)_", to_ifog)
+
+
+@known("folded", accept="fold", related=2)
+def lstm_biases_added() -> Sides:
+    weights = lstm()
+    added = {name: array for name, array in weights.items() if "bias" not in name}
+    for layer in range(2):
+        added[f"bias_l{layer}"] = weights[f"bias_ih_l{layer}"] + weights[f"bias_hh_l{layer}"]
+    return weights, added
 
 
 def fuse_qkv(weights: Weights, join: Callable[[NDArray, NDArray, NDArray], NDArray]) -> Weights:
@@ -389,6 +404,30 @@ def cast_and_renamed() -> Sides:
     return llama(), rename(change(llama(), "", round_to(torch.bfloat16)), *TO_META)
 
 
+@known("renamed", "cast", "rope-layout", accept="layout,cast", related=30)
+def cast_and_renamed_with_rope_interleaved() -> Sides:
+    weights = change(llama(), r"(q|k)_proj\.weight", to_interleaved)
+    return llama(), rename(change(weights, "", round_to(torch.bfloat16)), *TO_META)
+
+
+@known("cast", "fused", accept="layout,cast", related=24)
+def cast_and_fused() -> Sides:
+    weights = fuse_qkv(llama(), lambda *parts: np.concatenate(parts))
+    return llama(), change(weights, "", round_to(torch.bfloat16))
+
+
+@known("cast", "transposed", accept="layout,cast", related=41)
+def cast_and_transposed() -> Sides:
+    weights = change(gpt2(), r"(c_attn|c_proj|c_fc)\.weight", np.transpose)
+    return change(weights, "", round_to(torch.bfloat16)), gpt2()
+
+
+@known("cast", "vocab", accept="vocab,cast", related=30)
+def cast_and_vocabulary_padded() -> Sides:
+    weights, padded = KNOWN["vocabulary_padded"].make()
+    return weights, change(padded, "", round_to(torch.bfloat16))
+
+
 @known("scaled", accept="scale", related=3)
 def query_scaled() -> Sides:
     return llama(), change(llama(), "q_proj", lambda array: array / np.float32(np.sqrt(8.0)))
@@ -456,6 +495,21 @@ def weight_norm_old_names() -> Sides:
     )
 
 
+@known("weight-norm", accept="fold", related=3)
+def weight_norm_of_a_trained_weight() -> Sides:
+    """As torch makes it: the direction is the weight itself."""
+    weights, normed = weight_norm_sides()
+    for name in normed:
+        if name.endswith("original1"):
+            normed[name] = weights[name.replace("parametrizations.weight.original1", "weight")]
+    return weights, normed
+
+
+@known("renamed")
+def weight_norm_in_both_forms() -> Sides:
+    return KNOWN["weight_norm_parametrised"].make()[1], KNOWN["weight_norm_old_names"].make()[1]
+
+
 def weight_norm_sides() -> Sides:
     return KNOWN["weight_norm_parametrised"].make()
 
@@ -472,6 +526,24 @@ def batch_norm_folded() -> Sides:
             folded[name.replace("weight", "bias")] = shift.astype(np.float32)
         elif "normalization" not in name:
             folded[name] = array
+    return weights, folded
+
+
+@known("folded", accept="fold", related=15)
+def norm_folded() -> Sides:
+    """As rotations of Llama want it: every norm in the layers after it, and ones left."""
+    weights = llama()
+    folded = dict(weights)
+    for layer in range(3):
+        block = f"model.layers.{layer}."
+        for norm, projections in (
+            ("input_layernorm", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+            ("post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj")),
+        ):
+            gamma = weights[f"{block}{norm}.weight"]
+            folded[f"{block}{norm}.weight"] = np.ones_like(gamma)
+            for projection in projections:
+                folded[f"{block}{projection}.weight"] = weights[f"{block}{projection}.weight"] * gamma
     return weights, folded
 
 
@@ -517,7 +589,7 @@ def quantised_and_dequantised() -> Sides:
     return llama(), change(llama(), r"_proj\.weight", lambda array: dequantise(*quantise(array, 4, 16)))
 
 
-@known("quantised", related=21)
+@known("quantised", accept="quantised", related=21)
 def quantised_and_packed() -> Sides:
     weights, packed = llama(), {}
     for name, array in weights.items():
@@ -632,6 +704,33 @@ def transposed_but_for_one_element() -> Sides:
         return turned
 
     return llama(), change(llama(), r"layers\.0\.mlp\.down_proj", spoil)
+
+
+@unrelated
+def square_transposed_but_for_one_element() -> Sides:
+    def spoil(array: NDArray) -> NDArray:
+        turned = array.T.copy()
+        turned[3, 5] += 0.5
+        return turned
+
+    return llama(), change(llama(), r"layers\.0\.self_attn\.o_proj", spoil)
+
+
+@unrelated
+def cast_and_rope_but_for_one_element() -> Sides:
+    def spoil(array: NDArray) -> NDArray:
+        turned = round_to(torch.bfloat16)(to_interleaved(array)).copy()
+        turned[3, 5] += 0.25
+        return turned
+
+    return llama(), change(llama(), r"layers\.0\.self_attn\.q_proj", spoil)
+
+
+@unrelated
+def trained_from_one_start() -> Sides:
+    """Norms of ones on one side are a start, and no sign of a failure."""
+    start = change(llama(), "norm", np.ones_like)
+    return start, change(start, "", _noise(0.01))
 
 
 @unrelated

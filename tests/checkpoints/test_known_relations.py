@@ -75,3 +75,8 @@ def test_the_headline_says_that_weights_are_the_same_in_another_form():
     assert "same weights, other layout: 30 of 30 explained (6 permuted for RoPE)" in str(found)
     (finding,) = found.findings
     assert "rows permuted from rotate-half to interleaved RoPE (2 heads of 8; 4 heads of 8)" in finding.evidence
+
+
+def test_a_fused_layer_names_its_parts_in_their_order():
+    (finding,) = nndiff.compare(*KNOWN["qkv_per_group"].make()).findings
+    assert "group by group in the order q_proj, k_proj, v_proj, 2 groups of 16 + 8 + 8 rows" in finding.evidence

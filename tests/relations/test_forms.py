@@ -103,6 +103,18 @@ ONE = {
         "attn.v_proj.weight",
         LayoutForm(Form.HEAD_ORDER, axis=0, heads=8, head_dim=8, order=tuple(HEADS.tolist()), block=8),
     ),
+    "neighbouring heads exchanged": (
+        WEIGHT,
+        order_blocks(WEIGHT, (1, 0, 3, 2, 5, 4, 7, 6)),
+        "attn.v_proj.weight",
+        LayoutForm(Form.HEAD_ORDER, axis=0, heads=8, head_dim=8, order=(1, 0, 3, 2, 5, 4, 7, 6), block=8),
+    ),
+    "blocks exchanged in each group": (
+        WEIGHT,
+        order_blocks(WEIGHT, (1, 0, 3, 2, 5, 4, 7, 6)),
+        "mlp.weight",
+        LayoutForm(Form.BLOCK_ORDER, axis=0, order=(1, 0), block=8, groups=4),
+    ),
     "blocks": (
         WEIGHT,
         order_blocks(WEIGHT, HEADS),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nndiff.errors import ReportError
 from nndiff.relations import load_relation, operations, stored
-from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm
+from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm, TakeBehind
 from nndiff.relations.operations import (
     Add,
     Arrange,
@@ -62,6 +62,7 @@ EXAMPLES = [
     FoldBatchNorm(1e-5, 0, True),
     FoldNorm(1, False),
     AddLowRank(2.0, True),
+    TakeBehind(True),
     Dequantise(PackedForm.AWQ, 4, 0, 1.0),
 ]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nndiff.align.alignment import Draft
+from nndiff.align.block_order import restore_block_order
 from nndiff.align.by_sum import pair_groups
 from nndiff.align.contents import Contents, Hashes, keep_fitting, list_readable
 from nndiff.align.name_parts import list_by_region
@@ -46,6 +47,7 @@ def pair_by_values(draft: Draft) -> list[EqualNames]:
     equal = group_by_key(draft, reference, candidate)  # what nothing has told apart so far
     _pair_by_block(draft, {name for names in equal for side in names for name in side})
     pair_groups(draft, contents, reference, candidate, follow_only=True)
+    restore_block_order(draft)
     return group_by_key(draft, reference, candidate)
 
 

@@ -1,4 +1,4 @@
-"""Tensors that are paired by name and hold what another name holds on the other side: swapped, shifted, misordered."""
+"""Tensors paired by name or place that hold what another name holds on the other side: swapped, shifted, misordered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Moved:
     """Say that the values of one of the reference's tensors are in one of the candidate's of another name."""
 
     reference_name: str
-    candidate_name: str
+    partner_name: str  # the candidate's tensor that it is paired with
+    candidate_name: str  # the one that holds its values
 
 
 def find_moved(pairs: Sequence[tuple[TensorRef, TensorRef]]) -> list[Moved]:
@@ -41,5 +42,5 @@ def find_moved(pairs: Sequence[tuple[TensorRef, TensorRef]]) -> list[Moved]:
     for name, content in hashes[0].items():
         names = partners.get(content.key, [])
         if owners[content.key] == 1 and len(names) == 1 and names[0] != name_of[name]:
-            moved.append(Moved(name, names[0]))
+            moved.append(Moved(name, name_of[name], names[0]))
     return moved

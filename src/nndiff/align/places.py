@@ -118,6 +118,15 @@ class Places:
         ours, theirs = self._numbers[0].get(before, ()), self._numbers[1].get(partner_before, ())
         return predict_number(pair.numbers(), number, ours, theirs)
 
+    def list_counted_alike(self) -> Iterator[tuple[str, str, Numbers]]:
+        """Yield the texts before the numbers of blocks that belong together, all of both sides, and the numbers."""
+        for before, pairs in self._blocks.items():
+            for partner_before, pair in pairs.items():
+                numbers = pair.numbers()
+                covered = set(numbers), set(numbers.values())
+                if covered == (self._numbers[0][before], self._numbers[1][partner_before]):
+                    yield before, partner_before, numbers
+
     def numbers_of(self, before: str) -> list[int]:
         """Return the numbers of the reference's blocks of one kind, in order."""
         return sorted(self._numbers[0].get(before, ()))

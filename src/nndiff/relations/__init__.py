@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import cast, fused, layout, mask, order, scale, shift, summed, vocab, weight_norm
+from nndiff.relations import cast, fused, layout, mask, order, rounded, scale, shift, summed, vocab, weight_norm
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
 from nndiff.relations.groups import relate_groups
@@ -69,6 +69,7 @@ STORED_FAMILIES: tuple[Prove, ...] = (
     weight_norm.prove,
     fused.prove,
     summed.prove,
+    rounded.prove,
 )
 
 

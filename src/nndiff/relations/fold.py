@@ -35,8 +35,8 @@ def agree_but_for_rounding(made: Array, stored: Array, sizes: Array, unit: float
     """Return True if every element is as made, but for the rounding of its terms; `sizes` are their moduli added up."""
     if made.shape != stored.shape:
         return False
-    room = ROUNDINGS * unit * sizes
-    return bool(np.all(np.abs(made - widen(stored)) <= room)) and bool(np.isfinite(made).all())
+    with np.errstate(all="ignore"):  # what is not finite agrees with nothing
+        return bool(np.isfinite(made).all() and np.all(np.abs(made - widen(stored)) <= ROUNDINGS * unit * sizes))
 
 
 def prove_batch_norm(
@@ -151,6 +151,30 @@ def prove_norm(
         if made[0].any() and agree_but_for_rounding(widen(made[0]), made[1], np.abs(widen(made[0])), unit):
             return relation
     return None
+
+
+def may_hold_norm(weight: TensorRef, folded: TensorRef) -> bool:
+    """Return False if a few elements show that no factors of rows or columns lie between two matrices, or none but 1.
+
+    Then no norm is folded into one of them, and none needs to be tried.
+    """
+    if not is_foldable((weight, folded)):
+        return False
+    unit = measure_unit((weight, folded))
+    places = sample_places(weight.shape)
+    elements, folded_elements = widen(read_places(weight, places)), widen(read_places(folded, places))
+    if agree_but_for_rounding(elements, folded_elements, np.abs(elements), unit):
+        return False
+    for axis in (0, 1):
+        neighbours = list(places)
+        neighbours[1 - axis] = (places[1 - axis] + 1) % weight.shape[1 - axis]  # in the same row or column
+        products = (
+            folded_elements * widen(read_places(weight, neighbours)),
+            elements * widen(read_places(folded, neighbours)),
+        )
+        if agree_but_for_rounding(products[0], products[1], 2 * np.abs(products[0]), unit):
+            return True
+    return False
 
 
 def scale_sample(sample: Array, norm: Array | None, places: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Operations that fold layers into a weight: batch norm, the weight of a norm, adapters of low rank."""
+"""Operations that fold layers into one another: batch norm, the weight of a norm, adapters of low rank."""
 
 from __future__ import annotations
 
@@ -111,4 +111,27 @@ class AddLowRank:
         return [widen(weight) + self.scale * added]
 
 
-FOLD_OPERATIONS: tuple[Any, ...] = (FoldBatchNorm, FoldNorm, AddLowRank)
+@dataclass(frozen=True)
+class TakeBehind:
+    """Take what the layer behind returns: (output of a layer, output of the one behind it) -> the second."""
+
+    op: ClassVar[str] = "take_behind"
+    is_batch_norm: bool  # the layer behind is one
+
+    @classmethod
+    def load(cls, fields: Fields) -> TakeBehind:
+        """Return a stored one."""
+        return cls(fields.read_flag("is_batch_norm"))
+
+    @property
+    def text(self) -> str:
+        """Return it as a person would write it."""
+        return f"output of the {'batch norm' if self.is_batch_norm else 'layer'} behind it"
+
+    def apply(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return the second array alone."""
+        _, behind = arrays
+        return [behind]
+
+
+FOLD_OPERATIONS: tuple[Any, ...] = (FoldBatchNorm, FoldNorm, AddLowRank, TakeBehind)

@@ -311,11 +311,11 @@ def describe_blocks(moved: Factor, factors: Sequence[Factor], axis: int, name: s
     found = LayoutForm(Form.BLOCK_ORDER, axis=axis, order=order, block=block, groups=groups if groups > 1 else None)
     if order == (2, 1, 0) and block == 1:
         return merge_forms(found, LayoutForm(Form.CHANNELS_REVERSED))
-    if order == (1, 0) and block > 1:
+    if order == (1, 0) and block > 1 and groups == 1:
         return merge_forms(found, LayoutForm(Form.HALVES_SWAPPED))
     if block > 1 and ATTENTION.search(name):
-        heads = LayoutForm(Form.HEAD_ORDER, heads=len(order) * groups, head_dim=block)
-        return merge_forms(found, heads)
+        everywhere = tuple(len(order) * group + place for group in range(groups) for place in order)
+        return LayoutForm(Form.HEAD_ORDER, axis, heads=len(everywhere), head_dim=block, order=everywhere, block=block)
     return found if block > 1 else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nndiff.names import made_of, natural_key, strip_wrappers
-from nndiff.relations import fold, low_rank, quantised, weight_norm
+from nndiff.relations import fold, low_rank, quantised, summed, weight_norm
 from nndiff.relations.fold import JOINED
 from nndiff.relations.leftovers import RelatedGroup
 from nndiff.relations.operations import Arrange
@@ -88,7 +88,7 @@ def find_groups(reference: Tensors, candidate: Tensors, pairs: Sequence[tuple[st
     sides = Side(reference, dict(pairs)), Side(candidate, {second: first for first, second in pairs})
     for parts_side, whole_side in ((sides[0], sides[1]), (sides[1], sides[0])):
         on_reference = parts_side is sides[0]
-        for find in (find_weight_norms, find_adapters, find_packed, find_batch_norms, find_norms):
+        for find in (find_weight_norms, find_adapters, find_packed, find_batch_norms, find_norms, find_sums):
             for parts, whole, prove in find(parts_side, whole_side):
                 yield Group(*((parts, whole) if on_reference else (whole, parts)), prove)
 
@@ -105,8 +105,10 @@ def find_weight_norms(side: Side, other: Side) -> Found:
         if made is not None:
             roles.setdefault(f"{made.module}.{made.weight}".lstrip("."), {})[made.role] = tensor
     for name, tensors in roles.items():
-        weight = side.find_partner(name, other)
-        if weight is not None and set(tensors) == {"g", "v"}:
+        if set(tensors) != {"g", "v"}:
+            continue
+        weight = side.find_partner(name, other) or side.find_partner(tensors["v"].name, other)
+        if weight is not None:
             yield (tensors["g"], tensors["v"]), (weight,), weight_norm.prove
 
 
@@ -173,7 +175,7 @@ def find_norms(side: Side, other: Side) -> Found:
             norms.setdefault(tensor.count, {})[module] = tensor
     for name, weight in side.tensors.items():
         folded = side.find_partner(name, other) if len(weight.shape) == 2 else None
-        if folded is None or folded.shape != weight.shape:
+        if folded is None or folded.shape != weight.shape or not fold.may_hold_norm(weight, folded):
             continue
         fitting = {**norms.get(weight.shape[0], {}), **norms.get(weight.shape[1], {})}
         for module in list_nearest(name.rpartition(".")[0], fitting):
@@ -181,6 +183,15 @@ def find_norms(side: Side, other: Side) -> Found:
             other_gamma = side.find_partner(gamma.name, other)
             whole = (folded,) if other_gamma is None else (folded, other_gamma)
             yield (weight, gamma), whole, fold.prove_norm
+
+
+def find_sums(side: Side, other: Side) -> Found:
+    """Yield both biases of recurrent layers, by the names that torch gives them, and what may be their sum."""
+    for name, bias in side.tensors.items():
+        second = side.tensors.get(name.replace("bias_ih", "bias_hh")) if "bias_ih" in name else None
+        for whole in other.tensors.values() if second is not None else ():
+            if second is not None and whole.shape == bias.shape:
+                yield (bias, second), (whole,), summed.prove
 
 
 def list_modules(tensors: Tensors) -> list[str]:

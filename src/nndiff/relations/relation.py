@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +14,9 @@ from nndiff.tensors import TensorRef
 from nndiff.verdict import RelationKind
 
 Array = NDArray[Any]
+
+ROUND = "round"  # the name of the operation that rounds to a float type
+MOVING = (RelationKind.LAYOUT, RelationKind.VOCAB)  # kinds that leave every value as it is
 
 
 class Operation(Protocol):
@@ -37,6 +40,21 @@ class Relation:
     reference: tuple[Operation, ...] = ()
     candidate: tuple[Operation, ...] = ()
     ambiguous: bool = field(default=False, kw_only=True)  # equal rows: other orders agree as well
+
+    @property
+    def kinds(self) -> tuple[RelationKind, ...]:
+        """Return all that must be accepted: its kind, and cast where elements are not only moved but rounded too.
+
+        What is computed must be rounded to be stored: that is no cast.
+        """
+        is_rounded = any(operation.op == ROUND for operation in (*self.reference, *self.candidate))
+        return (self.kind, RelationKind.CAST) if is_rounded and self.kind in MOVING else (self.kind,)
+
+    def without_rounding(self) -> Relation:
+        """Return what is done to elements beside rounding them."""
+        reference = tuple(operation for operation in self.reference if operation.op != ROUND)
+        candidate = tuple(operation for operation in self.candidate if operation.op != ROUND)
+        return replace(self, reference=reference, candidate=candidate)
 
     @property
     def text(self) -> str:

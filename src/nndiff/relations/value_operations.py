@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nndiff.relations.operations import Fields, describe_factor, widen
-from nndiff.relations.relation import Array
+from nndiff.relations.relation import ROUND, Array
 from nndiff.relations.rounding import FORMATS, round_numbers
 
 
@@ -17,7 +17,7 @@ from nndiff.relations.rounding import FORMATS, round_numbers
 class Round:
     """Round every element to a float type, ties to even."""
 
-    op: ClassVar[str] = "round"
+    op: ClassVar[str] = ROUND
     dtype: str
 
     @classmethod

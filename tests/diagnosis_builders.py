@@ -39,6 +39,10 @@ class FakeRelation:
     text: str = ""
     operations: tuple[str, ...] = ()
 
+    @property
+    def kinds(self) -> tuple[RelationKind, ...]:
+        return (self.kind,)
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind.value, "reference": [], "candidate": [{"op": name} for name in self.operations]}
 

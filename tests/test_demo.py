@@ -90,7 +90,7 @@ def test_it_finds_what_was_planted(tmp_path):
         "wrote repaired.safetensors: 31 tensors",
         "all 22 layers agree inside",
         "first divergence at layers.0.act:output",
-        "GELU, has approximate 'none' against 'tanh'",
+        "gelu (tanh) in the candidate, gelu (erf) in the reference",
         "the trainings part at epoch 1, batch 0: the batches differ first",
         "data-order",
         "KEEP = ['layers.2.down'",

@@ -18,7 +18,7 @@ FLOORS = (
     "align relations models",
     "plan judge rejudge settings conversion",
     "diagnosis findings runs",
-    "comparison checkpoints proofs batches modes verification",
+    "comparison checkpoints proofs cancelling batches experiments modes verification",
     "reports",
     "api integrations",
     "commands demo",

@@ -53,8 +53,9 @@ def test_every_method_is_listed() -> None:
     assert listed == {method.value for method in Method}
 
 
-_WITH_THRESHOLDS = ("align/*.py", "relations/*.py", "diagnosis/*.py", "findings/*.py", "plan.py", "comparison.py",
-                    "proofs.py", "judge.py", "tolerance.py", "facts/modes.py")  # fmt: skip
+_WITH_THRESHOLDS = ("align/*.py", "relations/*.py", "diagnosis/*.py", "findings/*.py", "findings/hypotheses/*.py",
+                    "plan.py", "comparison.py", "proofs.py", "cancelling.py",
+                    "judge.py", "tolerance.py", "facts/modes.py")  # fmt: skip
 
 
 def list_numeric_constants() -> dict[tuple[str, str], object]:

@@ -11,10 +11,13 @@ from typing import Any, Literal
 
 from nndiff import result_json
 from nndiff.batches import merge_batches
-from nndiff.comparison import compare_sources
+from nndiff.comparison import compare_sources, read_options, run_plans
 from nndiff.errors import UsageError
+from nndiff.experiments import NOISE_DRAWS, LiveModels, Wishes, run_experiments
+from nndiff.plan import plan_comparison
 from nndiff.reports import ReportOptions, get_report, write_report
 from nndiff.result import Comparison, FirstDivergence, present_with
+from nndiff.sources import open_source
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 
 __all__ = ["Comparison", "assert_same", "compare"]
@@ -89,7 +92,8 @@ def compare(
     leaves: bool = False,
     atol: Given = None,
     rtol: Given = None,
-    tolerance: Literal["auto"] | None = None,
+    tolerance: Literal["auto", "noise"] | None = None,
+    noise_factor: float | None = None,
     accept: str | Iterable[str] = (),
     judge: Literal["all", "outputs"] = "all",
     strict_dtype: bool = False,
@@ -100,6 +104,8 @@ def compare(
     content: bool = True,
     group: str | Iterable[str] | Mapping[str, str] = (),
     filter: Literal["all", "mlp", "backbone"] = "all",  # noqa: A002 - the word of the command line
+    replay: bool | None = None,
+    noise: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     r"""Compare a reference with one or more candidates; returns the result and prints nothing.
@@ -124,6 +130,10 @@ def compare(
     are paired by names alone, not by what unpaired tensors hold. `progress` is called with the elements done and the
     elements in all.
 
+    When modules that were run differ, experiments follow: the noise floor of the reference is measured, and each
+    candidate is run once more on the reference's tensors, so that every module at fault is found (`own_errors`).
+    `replay` and `noise` turn them off (False), or on even if nothing differs (True).
+
     Two folders of `TrainingRecorder`, or of checkpoints with a step in their names, are compared as training runs,
     step by step; `filter` lets only the head (mlp) or the rest (backbone) decide.
     """
@@ -134,6 +144,7 @@ def compare(
         "atol": atol,
         "rtol": rtol,
         "tolerance": tolerance,
+        "noise_factor": noise_factor,
         "accept": _as_rules("accept", accept),
         "judge": judge,
         "strict_dtype": strict_dtype,
@@ -156,6 +167,7 @@ def compare(
             f"filter={filter!r} is about training runs: give folders of TrainingRecorder or of checkpoints"
         )
     running = _Running(seed, backward, loss, mode, dropout, params, inputs_kept, depth, leaves)
+    wishes = Wishes(replay, noise)
     recorded_run = _find_run(reference) if inputs is None and any(map(_is_module, candidates)) else ""
     if recorded_run:
         inputs, running = _repeat_run(recorded_run, running)
@@ -170,13 +182,51 @@ def compare(
     results = []
     for batch in inputs if isinstance(inputs, list) else [inputs]:
         with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
-            recordings = []
-            for number, side in enumerate(sides):
-                recordings.append(_record_side(side, batch, Path(folder) / str(number), running))
-            results.append(_label_models(compare_sources(*recordings, **options), sides))
+            results.append(_label_models(_compare_runs(sides, batch, Path(folder), running, options, wishes), sides))
     if not results:
         raise UsageError("inputs is an empty list: give at least one batch")
     return results[0] if len(results) == 1 else merge_batches(results)
+
+
+def _compare_runs(
+    sides: tuple[Any, ...],
+    inputs: Any,
+    folder: Path,
+    running: _Running,
+    options: Mapping[str, Any],
+    wishes: Wishes,
+) -> Comparison:
+    """Run the models on one batch, compare what they did, and experiment with those that differ."""
+    progress = options["progress"]
+    rules = read_options(**{name: value for name, value in options.items() if name != "progress"})
+    again = replace(running, params=True, inputs_kept=True)
+    is_measured = rules.tolerance.origin == "noise" and _is_module(sides[0])  # then nothing is judged without floors
+    sources = []
+    for number, side in enumerate(sides):
+        role = "reference" if number == 0 else "candidate"
+        draws, settings = (NOISE_DRAWS, again) if is_measured and number == 0 else (0, running)
+        sources.append(open_source(_record_side(side, inputs, folder / str(number), settings, draws), role))
+    plans = plan_comparison(sources[0], sources[1:], rules.pairing)
+    comparison = run_plans(plans, rules.tolerance, rules.rules, rules.pairing.groups, progress)
+
+    def record_reference(draws: int) -> str:
+        return str(_record_side(sides[0], inputs, folder / "reference", again, noise=draws).path)
+
+    def make_replay(number: int) -> Callable[[str, Mapping[str, str]], str]:
+        def replay_candidate(reference: str, partners: Mapping[str, str]) -> str:
+            path = folder / f"replay-{number}"
+            return str(_replay_side(sides[number], inputs, path, running, reference, partners).path)
+
+        return replay_candidate
+
+    models = LiveModels(
+        reference=_find_run(sides[0]) or sources[0].label,
+        record_reference=record_reference if _is_module(sides[0]) and not is_measured else None,
+        replay_candidates={
+            number - 1: make_replay(number) for number in range(1, len(sides)) if _is_module(sides[number])
+        },
+    )
+    return run_experiments(comparison, sources, rules, models, wishes, progress)
 
 
 def _is_folder(side: Any) -> bool:
@@ -199,7 +249,7 @@ def _compare_trainings(sides: tuple[Any, ...], options: Mapping[str, Any], filte
         dict(group) if isinstance(group, Mapping) else parse_groups(group),
         filter_name,
     )
-    tolerance = choose_tolerance(options["atol"], options["rtol"], options["tolerance"])
+    tolerance = choose_tolerance(options["atol"], options["rtol"], options["tolerance"], options["noise_factor"])
     runs = [open_training(side) for side in sides]
     return compare_runs(runs[0], runs[1:], tolerance, rules, options["progress"])
 
@@ -235,6 +285,7 @@ def relabel(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
         leftovers=tuple(renamed(leftover) for leftover in comparison.leftovers),
         findings=tuple(renamed(finding) for finding in comparison.findings),
         settings=tuple(renamed(setting) for setting in comparison.settings),
+        own_errors=tuple(renamed(error) for error in comparison.own_errors),
         first_divergences=firsts,
         judgements={labels.get(label, label): judgement for label, judgement in comparison.judgements.items()},
     )
@@ -296,18 +347,34 @@ def _repeat_run(path: str, running: _Running) -> tuple[_SavedInputs, _Running]:
     )
 
 
-def _record_side(side: Any, inputs: Any, path: Path, running: _Running) -> Any:
+def _record_side(side: Any, inputs: Any, path: Path, running: _Running, noise: int = 0) -> Any:
     """Return the recording of a module; a recording stays what it is."""
     if not _is_module(side):
         return side
     from nndiff.recording.record import record
 
+    inputs, notes = _load_saved(inputs, side)
+    return record(side, inputs, path=path, notes=notes, noise=noise, **running.as_options())
+
+
+def _replay_side(
+    side: Any, inputs: Any, path: Path, running: _Running, reference: str, partners: Mapping[str, str]
+) -> Any:
+    """Return the recording of a module that ran on the reference's tensors."""
+    from nndiff.recording.replay import replay
+
+    inputs, _ = _load_saved(inputs, side)
+    return replay(side, inputs, reference=reference, partners=partners, path=path, **running.as_options())
+
+
+def _load_saved(inputs: Any, model: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return inputs as a model takes them, and notes; those of a file or recording are read."""
     if not isinstance(inputs, _SavedInputs):
-        return record(side, inputs, path=path, **running.as_options())
+        return inputs, ()
     from nndiff.models.inputs import load_inputs
 
-    saved = load_inputs(inputs.path, side)
-    return record(side, saved.inputs, path=path, notes=saved.notes, **running.as_options())
+    saved = load_inputs(inputs.path, model)
+    return saved.inputs, tuple(saved.notes)
 
 
 def assert_same(reference: Any, candidate: Any, inputs: Any = None, *, msg: str | None = None, **options: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nndiff.result import Comparison, FirstDivergence, Judgement, Leftover, Pair
+from nndiff.result import Comparison, FirstDivergence, Judgement, Leftover, OwnError, Pair
 from nndiff.tensors import Site, Slot
 from nndiff.verdict import worst_outcome
 
@@ -54,8 +54,18 @@ def merge_batches(results: Sequence[Comparison]) -> Comparison:
         first_divergences=firsts,
         judgements=judgements,
         findings=tuple(dict.fromkeys(finding for result in results for finding in result.findings)),
+        own_errors=_merge_own_errors(results),
         notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
     )
+
+
+def _merge_own_errors(results: Sequence[Comparison]) -> tuple[OwnError, ...]:
+    """Return every module at fault once: what is wrong with it shows in most batches."""
+    merged: dict[tuple[str, str, str], OwnError] = {}
+    for result in results:
+        for error in result.own_errors:
+            merged.setdefault((error.candidate, error.name, error.module), error)
+    return tuple(merged.values())
 
 
 def _shift_pair(pair: Pair, batch: int, stride: int) -> Pair:

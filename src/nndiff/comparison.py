@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nndiff.align import FusedMatch, Match, Rename
 from nndiff.checkpoints import relate_checkpoints
+from nndiff.diagnosis.noise import Bounds, RecordedTolerance
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.files import unchanged
-from nndiff.judge import judge_candidate, judge_numbers, parse_accept, parse_judge
+from nndiff.judge import judge_candidate, judge_numbers, note_missing_floor, parse_accept, parse_judge, require_noise
 from nndiff.metrics import Metrics
 from nndiff.names import matches_any, parse_groups
 from nndiff.plan import PairingRules, Plan, plan_comparison
@@ -37,9 +38,6 @@ from nndiff.tensors import Slot, TensorRef
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 from nndiff.verdict import Judge, Verdict
 
-if TYPE_CHECKING:
-    pass
-
 Progress = Callable[[int, int], None]  # elements done, elements in all
 
 
@@ -49,6 +47,7 @@ def compare_sources(
     atol: Given = None,
     rtol: Given = None,
     tolerance: str | None = None,
+    noise_factor: float | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     rename: Sequence[Any] = (),
@@ -61,6 +60,51 @@ def compare_sources(
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare a reference with one or more candidates, each anything that `open_source` opens."""
+    options = read_options(
+        atol=atol,
+        rtol=rtol,
+        tolerance=tolerance,
+        noise_factor=noise_factor,
+        include=include,
+        exclude=exclude,
+        rename=rename,
+        mapping=mapping,
+        group=group,
+        accept=accept,
+        judge=judge,
+        strict_dtype=strict_dtype,
+        content=content,
+    )
+    plans = plan_comparison(reference, candidates, options.pairing)
+    return run_plans(plans, options.tolerance, options.rules, options.pairing.groups, progress)
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Hold how tensors are paired, measured and judged."""
+
+    pairing: PairingRules
+    tolerance: Tolerance
+    rules: Rules
+
+
+def read_options(
+    *,
+    atol: Given = None,
+    rtol: Given = None,
+    tolerance: str | None = None,
+    noise_factor: float | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    rename: Sequence[Any] = (),
+    mapping: Mapping[str, str] | None = None,
+    group: Mapping[str, str] | Sequence[str] = (),
+    accept: Iterable[str] = (),
+    judge: str = Judge.ALL.value,
+    strict_dtype: bool = False,
+    content: bool = True,
+) -> CompareOptions:
+    """Return the options of a comparison, checked."""
     pairing = PairingRules(
         tuple(Rename.parse(rule) for rule in rename),
         dict(mapping or {}),
@@ -70,8 +114,7 @@ def compare_sources(
         content=content,
     )
     rules = Rules(parse_accept(accept), parse_judge(judge), strict_dtype)
-    plans = plan_comparison(reference, candidates, pairing)
-    return run_plans(plans, choose_tolerance(atol, rtol, tolerance), rules, pairing.groups, progress)
+    return CompareOptions(pairing, choose_tolerance(atol, rtol, tolerance, noise_factor), rules)
 
 
 def run_plans(
@@ -82,6 +125,7 @@ def run_plans(
     progress: Progress | None = None,
 ) -> Comparison:
     """Measure, judge and explain what was planned."""
+    require_noise(tolerance, (tensor.trace.noise for plan in plans for tensor in plan.reference.tensors.values()))
     with unchanged():
         rows: list[_Row] = []
         for plan in plans:
@@ -134,9 +178,7 @@ class _Row:
     match: Match
     reference: TensorRef
     candidate: TensorRef
-    atol: float
-    rtol: float
-    scale: float = 1.0
+    bounds: Bounds
     metrics: Metrics | None = None
     verdict: Verdict | None = None
     notes: tuple[Note, ...] = ()
@@ -159,33 +201,21 @@ class _Part:
 
 
 def _prepare_rows(plan: Plan, tolerance: Tolerance) -> list[_Row]:
-    """Return the pairs of a plan, ready to be measured: parts of fused layers cut out, gradients on their scale."""
-    rows = [_make_row(plan, tolerance, match, reference, candidate) for match, reference, candidate in plan.pairs()]
+    """Return the pairs of a plan, ready to be measured: parts of fused layers cut out, each with its tolerance."""
+    rows = []
     if not plan.recorded:
+        for match, reference, candidate in plan.pairs():
+            names = (match.reference, match.candidate)
+            bounds = Bounds(*tolerance.for_pair(names, reference.dtype, candidate.dtype))
+            rows.append(_Row(plan, match, reference, candidate, bounds))
         return rows
-    from nndiff.diagnosis.noise import GradientScale  # what only recordings need
-
-    scales = GradientScale(plan.reference.tensors.values())
-    for row in rows:
-        row.scale = scales.of(row.reference, row.atol)
+    recorded = RecordedTolerance(tolerance, plan.reference, plan.candidate)
+    for match, reference, candidate in plan.pairs():
+        bounds = recorded.choose_bounds([reference], [candidate], (match.reference, match.candidate))
+        rows.append(_Row(plan, match, reference, candidate, bounds))
     for layer in _group_fused(plan):
-        rows += _cut_fused_layer(plan, layer, tolerance, scales.of)
-    for row in rows:
-        row.atol *= row.scale
+        rows += _cut_fused_layer(plan, layer, recorded)
     return sorted(rows, key=lambda row: row.reference.trace.order)
-
-
-def _make_row(
-    plan: Plan,
-    tolerance: Tolerance,
-    match: Match,
-    reference: TensorRef,
-    candidate: TensorRef,
-    relation: Relation | None = None,
-) -> _Row:
-    names = (match.reference, match.candidate)
-    atol, rtol = tolerance.for_pair(names, reference.dtype, candidate.dtype)
-    return _Row(plan, match, reference, candidate, atol, rtol, relation=relation)
 
 
 _TELLING_FIRST = (Slot.PARAM, Slot.OUTPUT, Slot.GRAD_OUTPUT, Slot.PARAM_GRAD)  # of how parts lie in a fused layer
@@ -203,9 +233,7 @@ def _group_fused(plan: Plan) -> Iterable[list[FusedMatch]]:
     return layers.values()
 
 
-def _cut_fused_layer(
-    plan: Plan, layer: Sequence[FusedMatch], tolerance: Tolerance, scale_of: Callable[[TensorRef], float]
-) -> Iterator[_Row]:
+def _cut_fused_layer(plan: Plan, layer: Sequence[FusedMatch], recorded: RecordedTolerance) -> Iterator[_Row]:
     """Yield one row for each part of every tensor of a fused layer; certain where it is proven how the parts lie.
 
     They lie in one way in all tensors of the layer: the first that proves it decides for the others, so that a
@@ -223,10 +251,9 @@ def _cut_fused_layer(
         whole = sources[0].tensors[fused.whole]
         parts = [sources[1].tensors[name] for name in fused.parts]
         sides = ([whole], parts) if fused.whole_is_reference else (parts, [whole])
-        atol, rtol = tolerance.for_pair((fused.whole, *fused.parts), whole.dtype, parts[0].dtype)
-        scale = max(map(scale_of, sides[0]))
-        following = fused_layers.follow_layout(layout, *sides, atol * scale, rtol) if layout else None
-        relation, proven = following or (fused_layers.prove(*sides, atol * scale, rtol), True)
+        atol, rtol = recorded.choose_bounds(*sides)[:2]
+        following = fused_layers.follow_layout(layout, *sides, atol, rtol) if layout else None
+        relation, proven = following or (fused_layers.prove(*sides, atol, rtol), True)
         if relation is not None and layout is None:
             layout = fused_layers.read_layout(relation, parts)
         related = (
@@ -239,21 +266,21 @@ def _cut_fused_layer(
             piece = fused_layers.cut_part(whole, operations, f"{whole.name}.[{label}]")
             sides_of_part = (piece, part) if fused.whole_is_reference else (part, piece)
             match = Match(sides_of_part[0].name, sides_of_part[1].name, Method.PARTS, certain=relation is not None)
-            row = _make_row(plan, tolerance, match, *sides_of_part, part_relation if relation and proven else None)
-            row.scale = scale if fused.whole_is_reference else scale_of(part)
-            yield row
+            stored = [whole] if fused.whole_is_reference else [part]  # scale and floor are those of the recorded tensor
+            bounds = recorded.choose_bounds(stored, sides_of_part[1:], (match.reference, match.candidate))
+            yield _Row(plan, match, *sides_of_part, bounds, relation=part_relation if relation and proven else None)
 
 
 def _measure_rows(rows: Sequence[_Row], progress: Progress | None) -> None:
     """Measure every row that must be, all in one pass over the engine."""
     waiting: list[_Row] = []
     for row in rows:
-        known = judge_unmeasured(row.reference, row.candidate, row.atol, row.rtol)
+        known = judge_unmeasured(row.reference, row.candidate, row.bounds.atol, row.bounds.rtol)
         if known is None:
             waiting.append(row)
         else:
             row.verdict, row.metrics, row.notes = known.verdict, known.metrics, known.notes
-    jobs = [Job(row.reference, row.candidate, row.atol, row.rtol) for row in waiting]
+    jobs = [Job(row.reference, row.candidate, row.bounds.atol, row.bounds.rtol) for row in waiting]
     for row, metrics in zip(waiting, get_engine().measure(jobs, _count_progress(progress, jobs)), strict=True):
         row.metrics = metrics
 
@@ -271,7 +298,7 @@ def _count_progress(progress: Progress | None, jobs: Sequence[Job]) -> Callable[
     return count
 
 
-def _make_pair(row: _Row, rules: Rules) -> Pair:
+def _make_pair(row: _Row, tolerance: Tolerance, rules: Rules) -> Pair:
     dtypes = (row.reference.dtype.name, row.candidate.dtype.name)
     verdict = row.verdict
     if verdict is None or (rules.strict_dtype and dtypes[0] != dtypes[1] and verdict.passed):
@@ -291,12 +318,14 @@ def _make_pair(row: _Row, rules: Rules) -> Pair:
         dtype=dtypes,
         order=0,
         stored=row.metrics,
-        atol=row.atol,
-        rtol=row.rtol,
-        scale=row.scale,
+        atol=row.bounds.atol,
+        rtol=row.bounds.rtol,
+        scale=row.bounds.scale,
+        noise=row.bounds.noise,
         sites=(row.reference.site, row.candidate.site) if row.plan.recorded else None,
         notes=notes,
     )
+    pair = note_missing_floor(pair, tolerance)
     if row.relation is None or row.metrics is None:
         return pair
     return apply_relation(pair, row.relation, row.metrics, rules)
@@ -304,14 +333,22 @@ def _make_pair(row: _Row, rules: Rules) -> Pair:
 
 def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: Rules) -> _Part:
     """Judge and explain one candidate."""
-    pairs: Sequence[SitePair] = [SitePair(_make_pair(row, rules), row.reference, row.candidate) for row in rows]
+    pairs: Sequence[SitePair] = [
+        SitePair(_make_pair(row, tolerance, rules), row.reference, row.candidate) for row in rows
+    ]
     leftovers = plan.leftovers()
     reference, candidate = plan.reference.side(), replace(plan.candidate.side(), label=plan.label)
     if plan.recorded:
-        pairs = _judge_gradients(plan, pairs, leftovers, rules)
+        from nndiff.diagnosis.loss_check import drop_meaningless_gradients  # what only recordings need
+
+        pairs = drop_meaningless_gradients(pairs, leftovers, plan.reference.meta, plan.candidate.meta)
     relate = relate_recordings if plan.recorded else relate_checkpoints
     related = relate(plan, pairs, leftovers, tolerance, rules)
     pairs, leftovers, notes = related.pairs, related.leftovers, (*plan.notes, *related.notes)
+    if plan.recorded and not all(site.passed for site in pairs):
+        from nndiff.cancelling import relate_cancelling
+
+        pairs = relate_cancelling(plan, pairs, tolerance, rules)
     reference, candidate = count_tied_once(reference, candidate, related.tied)
     pairs = [replace(site, pair=replace(site.pair, order=order)) for order, site in enumerate(pairs)]
     judged = [site.pair for site in pairs]
@@ -333,18 +370,3 @@ def _judge_plan(plan: Plan, rows: Sequence[_Row], tolerance: Tolerance, rules: R
     )
     notes = (*notes, *explained.notes)
     return _Part(reference, candidate, judged, leftovers, judgement, explained.first, explained.findings, notes)
-
-
-def _judge_gradients(
-    plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], rules: Rules
-) -> Sequence[SitePair]:
-    """Return the pairs, gradients judged by what they are: sums of many terms, or meaningless without a finite loss."""
-    from nndiff.diagnosis.loss_check import drop_meaningless_gradients  # what only recordings need
-    from nndiff.diagnosis.noise import judge_bias_gradients
-
-    judged = []
-    for site, pair in zip(pairs, judge_bias_gradients(pairs), strict=True):
-        is_refused = rules.strict_dtype and pair.dtype[0] != pair.dtype[1]
-        judged.append(site if is_refused else replace(site, pair=pair))
-    pairs = judged
-    return drop_meaningless_gradients(pairs, leftovers, plan.reference.meta, plan.candidate.meta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -33,6 +34,17 @@ class DType:
     def exact(self) -> bool:
         """Return True if values must agree exactly: integers, booleans and opaque bytes."""
         return self.kind in ("int", "bool", "opaque")
+
+    @property
+    def roundoff(self) -> float:
+        """Return the unit roundoff, half the distance from 1 to the next number; 0 for types that know no rounding."""
+        return _ROUNDOFF.get(self.name, 0.0)
+
+    def half_ulp(self, number: float) -> float:
+        """Return half the distance from a number to the next one: what rounding it may do."""
+        if number == 0 or not math.isfinite(number):
+            return 0.0
+        return self.roundoff * math.ldexp(1.0, math.frexp(number)[1] - 1)
 
     def decode(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return raw elements as numbers, in a NumPy type that holds them exactly."""
@@ -66,6 +78,16 @@ _FLOAT8: dict[str, tuple[int, int, int, str]] = {
     "float8_e4m3fnuz": (4, 3, 8, "fnuz"),
     "float8_e5m2fnuz": (5, 2, 16, "fnuz"),
     "float8_e8m0fnu": (8, 0, 127, "e8m0"),
+}
+
+_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "complex128": 2.0**-53,
+    "complex64": 2.0**-24,
+    **{name: 2.0 ** -(mantissa_bits + 1) for name, (_, mantissa_bits, _, _) in _FLOAT8.items()},
 }
 
 

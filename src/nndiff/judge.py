@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ from nndiff.metrics import Metrics
 from nndiff.result import (
     Judgement,
     Leftover,
+    Note,
+    NoteSlug,
     Pair,
     Rules,
     SettingDifference,
@@ -19,10 +22,14 @@ from nndiff.result import (
     decides_verdict,
 )
 from nndiff.tensors import Site, Slot
+from nndiff.tolerance import Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
-EXACT = (RelationKind.TIED, RelationKind.MASK)  # proven bit for bit: no tolerance takes part
+# No tolerance takes part in the proof: bit for bit, or within half a step.
+EXACT = (RelationKind.TIED, RelationKind.MASK, RelationKind.QUANTISED)
 ACCEPTED_INSIDE = (RelationKind.LAYOUT, RelationKind.FOLD)  # for inner outputs, parameters and buffers of recordings
+
+NO_FLOOR = Note(NoteSlug.NOISE_NOT_MEASURED, "it has no finite noise floor, so it is judged at the default tolerance")
 
 
 def parse_accept(kinds: Iterable[str]) -> frozenset[str]:
@@ -58,6 +65,34 @@ def judge_numbers(metrics: Metrics, dtypes: tuple[str, str], rules: Rules) -> Ve
     if rules.strict_dtype and not same_dtype:
         return Verdict.DIFFERENT
     return metrics.judge(same_dtype)
+
+
+def require_noise(tolerance: Tolerance, floors: Iterable[float | None]) -> None:
+    """Raise UsageError if noise floors are to judge and there are none."""
+    if tolerance.origin == "noise" and all(floor is None for floor in floors):
+        raise UsageError(
+            "--tolerance noise judges by the noise floor of the reference, and none was measured: record the reference "
+            "with nndiff record --noise (nndiff.record(..., noise=2))"
+        )
+
+
+def note_missing_floor(pair: Pair, tolerance: Tolerance) -> Pair:
+    """Return a pair with a note if it is to be judged by its noise floor and has none that says anything."""
+    notes = tuple(note for note in pair.notes if note.slug is not NoteSlug.NOISE_NOT_MEASURED)
+    has_floor = pair.noise is not None and math.isfinite(pair.noise)
+    if tolerance.origin == "noise" and not has_floor and not pair.is_exact:
+        notes = (*notes, NO_FLOOR)
+    return replace(pair, notes=notes) if notes != pair.notes else pair
+
+
+def judge_related(kind: RelationKind, metrics: Metrics, dtypes: tuple[str, str], rules: Rules) -> Verdict:
+    """Return the verdict that the numbers after an accepted relation give a pair.
+
+    Quantised weights agree if every element is within half a step, which is what the relation proves.
+    """
+    verdict = judge_numbers(metrics, dtypes, rules)
+    is_proof_enough = kind is RelationKind.QUANTISED and not rules.strict_dtype
+    return Verdict.CLOSE if is_proof_enough and verdict is Verdict.DIFFERENT else verdict
 
 
 def judge_candidate(

@@ -149,6 +149,8 @@ def was_recorded_without(tensor: TensorRef, other: Mapping[str, Any]) -> bool:
         return True
     if other.get("backward") is False and (slot.is_gradient or slot is Slot.LOSS):
         return True
+    if other.get("inputs_kept") is False and slot is Slot.INPUT and not tensor.site.module:
+        return True
     return other.get("params") is False and slot is Slot.PARAM
 
 

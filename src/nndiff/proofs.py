@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nndiff.diagnosis.noise import Bounds, RecordedTolerance
 from nndiff.diagnosis.site_pairs import SitePair
-from nndiff.judge import is_accepted, judge_numbers
+from nndiff.judge import is_accepted, judge_related
 from nndiff.metrics import Metrics
 from nndiff.names import looks_trainable
 from nndiff.plan import Plan
@@ -41,10 +42,10 @@ def apply_relation(pair: Pair, relation: Relation, metrics: Metrics, rules: Rule
     One that does not fit what else is known of the tensors is shown, and accepted only where the user says so.
     """
     site = pair.sites[0] if pair.sites and fits else None
-    accepted = is_accepted(relation.kind, site, rules)
+    accepted = all(is_accepted(kind, site, rules) for kind in relation.kinds)
     notes = tuple(note for note in pair.notes if note.slug is not NoteSlug.SAME_COUNT)  # its question is answered
     pair = replace(pair, related=Related(relation, metrics, accepted), notes=notes)
-    return replace(pair, verdict=judge_numbers(metrics, pair.dtype, rules)) if accepted else pair
+    return replace(pair, verdict=judge_related(relation.kind, metrics, pair.dtype, rules)) if accepted else pair
 
 
 MOST_READ = 1 << 28  # elements in all that are read to look for relations: some ten seconds
@@ -58,7 +59,7 @@ NOT_SEARCHED = Note(
 )
 
 
-def prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]:
+def prove_pairs(plan: Plan, pairs: Sequence[SitePair], recorded: RecordedTolerance, rules: Rules) -> list[SitePair]:
     """Return the pairs, those that differ with the relation that makes them agree, where one is proven.
 
     Elements that are all alike fit many relations: such tensors are tried again with those that others have.
@@ -90,7 +91,7 @@ def prove_pairs(plan: Plan, pairs: Sequence[SitePair], rules: Rules) -> list[Sit
             if relation not in known and len(known) < MOST_HINTS:
                 known.append(relation)
             metrics = relations.measure_related(relation, reference, candidate, pair.atol, pair.rtol)
-            fits = site.slot is not Slot.PARAM_GRAD or _fits_parameter(plan, site, relation)
+            fits = site.slot is not Slot.PARAM_GRAD or fits_parameter(plan, site, relation, recorded)
             proven[index] = replace(site, pair=apply_relation(pair, relation, metrics, rules, fits))
     return proven
 
@@ -123,7 +124,7 @@ def lay_out_gradients(pairs: Sequence[SitePair], rules: Rules) -> list[SitePair]
     return laid_out
 
 
-def _fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation) -> bool:
+def fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation, recorded: RecordedTolerance) -> bool:
     """Return False if the parameters of two gradients are known not to lie as these do.
 
     A gradient has the layout of its parameter: that of the very same parameter cannot be permuted. Where all that is
@@ -143,8 +144,8 @@ def _fits_parameter(plan: Plan, gradient: SitePair, relation: ProvenRelation) ->
             values.append(value)
         held.append(read_held_tensors(source.meta).get(f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")))
     if len(values) == 2:
-        atol = pair.atol / pair.scale if pair.scale else pair.atol  # the gradient's scale is not the parameter's
-        return measure_related(relation, [values[0]], [values[1]], atol, pair.rtol).mismatched == 0
+        atol, rtol = recorded.choose_bounds(values[:1], values[1:])[:2]
+        return measure_related(relation, values[:1], values[1:], atol, rtol).mismatched == 0
     return held[0] is None or held[0] != held[1]
 
 
@@ -162,9 +163,6 @@ def may_be_related(site: SitePair) -> bool:
 def _is_constant(tensor: TensorRef) -> bool:
     stats = tensor.trace.stats
     return stats is not None and stats.min == stats.max
-
-
-ScaledTolerance = tuple[float, float, float]  # atol on the scale of the tensors, rtol, and that scale
 
 
 @dataclass
@@ -191,33 +189,67 @@ def relate_recordings(
     plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> RelatedTensors:
     """Prove relations of pairs that differ, and pair tensors without a partner: tied, stacked or fused, weight norm."""
+    recorded = RecordedTolerance(tolerance, plan.reference, plan.candidate)
     if not all(site.passed for site in pairs):
-        pairs = lay_out_gradients(prove_pairs(plan, pairs, rules), rules)
+        pairs = lay_out_gradients(prove_pairs(plan, pairs, recorded, rules), rules)
     related = RelatedTensors(list(pairs), list(leftovers))
     if any(leftover.counts for leftover in leftovers):
         pair_tied(plan, related, tolerance, rules)
-        _pair_groups_of_parameters(plan, pairs, related, tolerance, rules)
+        _pair_folded_parameters(plan, related, recorded, rules)
+        _pair_groups_of_parameters(plan, related.pairs, related, recorded, rules)
     return related
 
 
+_HELD = (Slot.PARAM, Slot.BUFFER_BEFORE)
+
+
+def _pair_folded_parameters(plan: Plan, related: RelatedTensors, recorded: RecordedTolerance, rules: Rules) -> None:
+    """Pair what one side holds in several layers and the other folded into one, as in checkpoints: a batch norm."""
+    from nndiff.relations import relate_groups
+
+    in_question = [site for site in related.pairs if site.slot in _HELD and not site.passed]
+    sides: tuple[dict[str, TensorRef], dict[str, TensorRef]] = {}, {}
+    recorded_tensors: dict[int, TensorRef] = {}
+
+    def name_as_stored(tensor: TensorRef, side: int) -> str:
+        name = f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")
+        sides[side][name] = replace(tensor, name=name)
+        recorded_tensors[id(sides[side][name])] = tensor
+        return name
+
+    names = [(name_as_stored(site.reference, 0), name_as_stored(site.candidate, 1)) for site in in_question]
+    for number, (side, source) in enumerate(((REFERENCE, plan.reference), (CANDIDATE, plan.candidate))):
+        for tensor in related.list_free(side, source):
+            if tensor.site.slot in _HELD:
+                name_as_stored(tensor, number)
+    if not all(sides):
+        return
+    for group in relate_groups(*sides, names, recorded.tolerance.atol, recorded.tolerance.rtol):
+        reference, candidate = (
+            [recorded_tensors[id(tensor)] for tensor in tensors] for tensors in (group.reference, group.candidate)
+        )
+        bounds = recorded.choose_bounds(reference, candidate)
+        metrics = group.measure(bounds.atol, bounds.rtol)
+        pair = apply_relation(make_related_pair(plan, reference, candidate, bounds), group.relation, metrics, rules)
+        grouped = {tensor.name for tensor in reference}, {tensor.name for tensor in candidate}
+        related.pairs = [
+            site
+            for site in related.pairs
+            if site.reference.name not in grouped[0] or site.candidate.name not in grouped[1]
+        ]
+        related.add_group(SitePair(pair, reference[0], candidate[0]), reference, candidate)
+
+
 def _pair_groups_of_parameters(
-    plan: Plan, pairs: Sequence[SitePair], related: RelatedTensors, tolerance: Tolerance, rules: Rules
+    plan: Plan, pairs: Sequence[SitePair], related: RelatedTensors, recorded: RecordedTolerance, rules: Rules
 ) -> None:
     """Pair parameters without a partner, and their gradients, that the other side holds stacked, fused or normed."""
-    from nndiff.diagnosis.noise import GradientScale  # what only recordings need
     from nndiff.relations import relate_leftovers
 
     modules = {candidate: reference for reference, candidate in plan.alignment.modules.items()}
-    scales = GradientScale(plan.reference.tensors.values())
-
-    def scaled_tolerance(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> ScaledTolerance:
-        names = [tensor.name for tensor in (*references, *candidates)]
-        atol, rtol = tolerance.for_pair(names, references[0].dtype, candidates[0].dtype)
-        scale = max(scales.of(tensor, atol) for tensor in references)
-        return atol * scale, rtol, scale
 
     def tolerance_of(references: Sequence[TensorRef], candidates: Sequence[TensorRef]) -> tuple[float, float]:
-        return scaled_tolerance(references, candidates)[:2]
+        return recorded.choose_bounds(references, candidates)[:2]
 
     def value_of(gradient: TensorRef) -> TensorRef | None:
         name = replace(gradient.site, slot=Slot.PARAM).name
@@ -235,9 +267,9 @@ def _pair_groups_of_parameters(
         value_of=value_of,
     )
     for group in groups.groups:
-        atol, rtol, scale = scaled_tolerance(group.reference, group.candidate)
-        pair = make_related_pair(plan, group.reference, group.candidate, atol, rtol, scale)
-        pair = apply_relation(pair, group.relation, group.measure(atol, rtol), rules)
+        bounds = recorded.choose_bounds(group.reference, group.candidate)
+        pair = make_related_pair(plan, group.reference, group.candidate, bounds)
+        pair = apply_relation(pair, group.relation, group.measure(bounds.atol, bounds.rtol), rules)
         site = SitePair(pair, group.reference[0], group.candidate[0])
         related.add_group(site, group.reference, group.candidate)
     if groups.unread:
@@ -272,22 +304,30 @@ def _find_tied(
             if relation is None:
                 continue
             sides = (tensor, partner) if on_reference else (partner, tensor)
-            atol, rtol = tolerance.for_pair((sides[0].name, sides[1].name), sides[0].dtype, sides[1].dtype)
+            bounds = choose_bounds(plan, [sides[0]], [sides[1]], tolerance)
             if tensor.shape != partner.shape or tensor.missing or partner.missing:
                 break
-            pair = make_related_pair(plan, [sides[0]], [sides[1]], atol, rtol)
-            metrics = measure_related(relation, [sides[0]], [sides[1]], atol, rtol)
+            pair = make_related_pair(plan, [sides[0]], [sides[1]], bounds)
+            metrics = measure_related(relation, [sides[0]], [sides[1]], bounds.atol, bounds.rtol)
             yield leftover.side, tensor, SitePair(apply_relation(pair, relation, metrics, rules), *sides)
             break
+
+
+def choose_bounds(
+    plan: Plan, references: Sequence[TensorRef], candidates: Sequence[TensorRef], tolerance: Tolerance
+) -> Bounds:
+    """Return how tensors of two files or recordings that belong together are judged."""
+    if plan.recorded:
+        return RecordedTolerance(tolerance, plan.reference, plan.candidate).choose_bounds(references, candidates)
+    names = [tensor.name for tensor in (*references, *candidates)]
+    return Bounds(*tolerance.for_pair(names, references[0].dtype, candidates[0].dtype))
 
 
 def make_related_pair(
     plan: Plan,
     references: Sequence[TensorRef],
     candidates: Sequence[TensorRef],
-    atol: float,
-    rtol: float,
-    scale: float = 1.0,
+    bounds: Bounds,
 ) -> Pair:
     """Return the pair of tensors that a relation brings together; several on a side go by all their names."""
     reference, candidate = references[0], candidates[0]
@@ -301,9 +341,10 @@ def make_related_pair(
         shape=(reference.shape, candidate.shape),
         dtype=(reference.dtype.name, candidate.dtype.name),
         order=0,
-        atol=atol,
-        rtol=rtol,
-        scale=scale,
+        atol=bounds.atol,
+        rtol=bounds.rtol,
+        scale=bounds.scale,
+        noise=bounds.noise,
         sites=(reference.site, candidate.site) if plan.recorded else None,
     )
 

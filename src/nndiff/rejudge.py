@@ -6,7 +6,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from nndiff.errors import UsageError
-from nndiff.judge import EXACT, apply_thresholds, is_accepted, judge_candidate
+from nndiff.judge import (
+    EXACT,
+    apply_thresholds,
+    is_accepted,
+    judge_candidate,
+    note_missing_floor,
+    require_noise,
+)
 from nndiff.metrics import Metrics
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.proof import shrink_tolerance
@@ -47,6 +54,7 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
     Findings stay where the first divergence does; elsewhere those whose cause holds at any tolerance
     (`lasting_causes`). What the saved numbers do not decide fails, and a note says to compare again.
     """
+    require_noise(tolerance, (pair.noise for pair in comparison.pairs))
     if comparison.kind == "run":
         return _judge_runs_at(comparison, tolerance)
     pairs = tuple(_judge_pair_at(pair, tolerance, comparison.rules) for pair in comparison.pairs)
@@ -88,6 +96,7 @@ def judge_at(comparison: Comparison, tolerance: Tolerance, lasting_causes: Colle
         judgements=judgements,
         first_divergences=firsts,
         findings=tuple(dict.fromkeys(findings)),
+        own_errors=tuple(error for error in comparison.own_errors if judgements[error.candidate].outcome.exit_code),
         notes=tuple(notes),
     )
 
@@ -124,8 +133,10 @@ def _hangs_on_open_pairs(
 
 def _may_be_looser(before: Tolerance, now: Tolerance) -> bool:
     """Return False if a tolerance is known to be no larger than another for any pair."""
-    same_kind = before.overrides == now.overrides and (before.origin == "auto") == (now.origin == "auto")
-    return not (same_kind and now.atol <= before.atol and now.rtol <= before.rtol)
+    kinds = [tolerance.origin if tolerance.origin in ("auto", "noise") else "numbers" for tolerance in (before, now)]
+    same_kind = before.overrides == now.overrides and kinds[0] == kinds[1]
+    is_tighter = now.atol <= before.atol and now.rtol <= before.rtol and now.noise_factor <= before.noise_factor
+    return not (same_kind and is_tighter)
 
 
 def _may_find_partner(leftover: Leftover) -> bool:
@@ -135,9 +146,11 @@ def _may_find_partner(leftover: Leftover) -> bool:
 
 def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
     """Return a pair judged at another tolerance; a note says where its numbers do not decide."""
-    atol, rtol = tolerance.for_pair(pair.names, *pair.dtypes)
-    # a scale above 1 is what rounding comes to: that does not grow with the tolerance
-    atol = max(atol * min(pair.scale, 1.0), min(atol * pair.scale, pair.atol))
+    is_gradient = pair.slot is not None and pair.slot.is_gradient
+    atol, rtol = tolerance.for_recorded(
+        pair.names, *pair.dtypes, is_gradient=is_gradient, scale=pair.scale, noise=pair.noise
+    )
+    pair = note_missing_floor(pair, tolerance)
     if (atol, rtol) == (pair.atol, pair.rtol):
         return pair
     was_open = pair.has_note(NoteSlug.COMPARE_AGAIN)  # then nobody knows what held at the tolerance before either
@@ -158,7 +171,7 @@ def _judge_pair_at(pair: Pair, tolerance: Tolerance, rules: Rules) -> Pair:
     if pair.verdict is Verdict.NOT_COMPARED and pair.has_note(NoteSlug.NOT_KEPT):
         decided = not tighter  # and what they do not, they may at a smaller one
     if verdict.passed:
-        decided = decided and not _may_lose_proof(pair, atol, rtol, looser, tighter)
+        decided = decided and not _may_lose_proof(pair, atol, rtol, looser)
     elif _may_be_proven(pair, looser or pair.verdict.passed, rules):
         decided = False
     if not decided:
@@ -177,7 +190,10 @@ def _judge_numbers_at(pair: Pair, atol: float, rtol: float, rules: Rules) -> tup
     same_dtype = pair.dtype[0] == pair.dtype[1]
     if rules.strict_dtype and not same_dtype:
         return Verdict.DIFFERENT, True
-    return pair.metrics.judge_at(same_dtype, atol, rtol)
+    verdict, decided = pair.metrics.judge_at(same_dtype, atol, rtol)
+    if pair.related and pair.related.accepted and pair.related.relation.kind is RelationKind.QUANTISED:
+        return verdict if verdict.passed else Verdict.CLOSE, True
+    return verdict, decided
 
 
 def _is_measured(pair: Pair) -> bool:
@@ -190,14 +206,11 @@ def _forget_count(metrics: Metrics, verdict: Verdict) -> Metrics:
     return replace(metrics, mismatched=0 if verdict.passed else None)
 
 
-def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter: bool) -> bool:
+def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool) -> bool:
     """Return True if a pair passes by a proof that may not hold at another tolerance.
 
-    A bias gradient is judged as a sum while the gradients it is the sum of pass. Where all elements are alike within
-    tolerance, a relation proves nothing.
+    Where all elements are alike within tolerance, a relation proves nothing.
     """
-    if pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
-        return tighter
     if not (pair.related and pair.related.accepted) or pair.related.relation.kind in EXACT:
         return False
     numbers = pair.related.metrics
@@ -212,14 +225,11 @@ def _may_lose_proof(pair: Pair, atol: float, rtol: float, looser: bool, tighter:
 
 
 def _may_be_proven(pair: Pair, nobody_looked: bool, rules: Rules) -> bool:
-    """Return True if a pair that fails may pass by a proof at this tolerance: a relation, or a sum of gradients."""
+    """Return True if a pair that fails may pass by a relation that is proven at this tolerance."""
     if pair.related and pair.related.accepted:
         return pair.related.relation.kind not in EXACT  # another one may hold, or the pair be a mere guess
     if not nobody_looked or pair.verdict is Verdict.NOT_COMPARED:
         return False
-    is_vector = len(pair.shape[0]) == 1 and pair.shape[0] == pair.shape[1]
-    if pair.slot is Slot.PARAM_GRAD and is_vector and not pair.has_note(NoteSlug.SUM_OF_GRADIENTS):
-        return True
     site = pair.sites[0] if pair.sites else None
     if is_accepted(RelationKind.SCALE, site, rules) and pair.shape[0] == pair.shape[1]:
         return True
@@ -259,6 +269,7 @@ def _find_first_failing(pairs: list[Pair], rules: Rules) -> FirstDivergence | No
                 verdict=pair.verdict,
                 why="this is the first out of tolerance; a saved result does not hold its inputs",
                 max_abs=pair.metrics.max_abs if pair.metrics else None,
+                times_noise=pair.times_noise,
                 module=reference.module,
                 candidate_module=candidate.module,
                 call=reference.call,

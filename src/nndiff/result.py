@@ -17,7 +17,7 @@ from nndiff.facts.runs import RunDivergence, RunFacts, count_step_verdicts
 from nndiff.metrics import Metrics
 from nndiff.names import matches_any
 from nndiff.tensors import Shape, Site, Slot
-from nndiff.tolerance import Tolerance
+from nndiff.tolerance import NOISE_FACTOR, Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict, worst_outcome
 
 REFERENCE, CANDIDATE = "reference", "candidate"
@@ -85,11 +85,12 @@ class NoteSlug(str, Enum):
     BY_SKETCH = "by-sketch"
     BY_STATISTICS = "by-statistics"
     NOT_KEPT = "not-kept"
-    SUM_OF_GRADIENTS = "sum-of-gradients"
+    NOISE_NOT_MEASURED = "noise-not-measured"
     LOSS_NOT_FINITE = "loss-not-finite"
     MODE = "mode"
     HARMLESS_SETTINGS = "harmless-settings"
     SETTINGS_ON_ONE_SIDE = "settings-on-one-side"
+    NO_EXPERIMENT = "no-experiment"
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,11 @@ class Relation(Protocol):
 
     @property
     def kind(self) -> RelationKind:
-        """Return the kind, by which it is accepted or not."""
+        """Return the kind that it is told as."""
+
+    @property
+    def kinds(self) -> tuple[RelationKind, ...]:
+        """Return all kinds that must be accepted: elements may be moved and rounded."""
 
     @property
     def text(self) -> str:
@@ -150,6 +155,15 @@ class Related:
     relation: Relation
     metrics: Metrics
     accepted: bool
+
+
+def count_noise(error: float, noise: float | None) -> float | None:
+    """Return an error as a multiple of the noise floor; None where the floor was not measured."""
+    if noise is None:
+        return None
+    if noise == 0:
+        return 0.0 if error == 0 else math.inf
+    return error / noise
 
 
 @dataclass(frozen=True)
@@ -172,6 +186,8 @@ class Pair:
     sites: tuple[Site, Site] | None = None  # of recordings
     related: Related | None = None
     notes: tuple[Note, ...] = ()
+    noise: float | None = None  # noise floor: max abs by which rounding alone moves the reference; None if not measured
+    own: float | None = None  # own error: max abs when the module is given the reference's inputs; None if not replayed
 
     @property
     def name(self) -> str:
@@ -187,6 +203,23 @@ class Pair:
     def metrics(self) -> Metrics | None:
         """Return the numbers that were judged: after the relation where that is accepted, else as stored."""
         return self.related.metrics if self.related and self.related.accepted else self.stored
+
+    @property
+    def times_noise(self) -> float | None:
+        """Return the error as a multiple of the noise floor; None where one of the two is not known."""
+        return count_noise(self.metrics.max_abs, self.noise) if self.metrics else None
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Return True if the error is no more than rounding may do; a floor that is infinite says nothing."""
+        if self.metrics is None or self.noise is None or not math.isfinite(self.noise) or self.is_exact:
+            return False
+        return self.metrics.max_abs <= NOISE_FACTOR * self.noise and not self.metrics.nonfinite_unequal
+
+    @property
+    def own_times_noise(self) -> float | None:
+        """Return the own error as a multiple of the noise floor; None where one of the two is not known."""
+        return count_noise(self.own, self.noise) if self.own is not None else None
 
     @property
     def slot(self) -> Slot | None:
@@ -247,6 +280,9 @@ class Pair:
             return math.inf
         proven = self.metrics.passes_at(self.scale, self.is_exact)
         if self.verdict.passed and self.scale > 0:
+            is_noise = self.slot is not None and self.slot.is_gradient and self.noise is not None
+            if is_noise and self.atol > self.scale * self.rtol > 0:
+                return min(proven, self.rtol)  # its noise floor lets it pass at any tolerance
             return min(proven, max(self.atol / self.scale, self.rtol))
         return proven
 
@@ -394,6 +430,7 @@ class FirstDivergence:
     verdict: Verdict | None  # None where one side lacks the tensor
     why: str = ""  # for people: never read by code
     max_abs: float | None = None
+    times_noise: float | None = None  # that as a multiple of the noise floor
     module: str = ""  # where to look, by the reference's name; "" is the model itself
     candidate_module: str = ""
     call: int = 0
@@ -406,6 +443,27 @@ class FirstDivergence:
     after: str = ""  # the last call inside the module that agrees
     before: str = ""  # the first that does not
     missing_in: str = ""  # the side that lacks it
+
+
+@dataclass(frozen=True)
+class OwnError:
+    """Say that the code of a module is at fault: given the reference's inputs, it makes something else of them."""
+
+    candidate: str
+    name: str  # the site where it shows, by the reference's name
+    candidate_name: str
+    order: int
+    slot: Slot
+    module: str  # whose code makes it, by the reference's name; "" is the model itself
+    candidate_module: str
+    classes: tuple[str, str]  # of that module
+    max_abs: float
+    times_noise: float | None = None
+    inherited: float | None = None  # max abs at the same site in the ordinary run, errors before it included
+    after: str = ""  # the last call inside the module before it; "" if it follows from the module's inputs
+    before: str = ""  # the call inside the module that it is handed to; "" if it is what the module returns
+    given: tuple[str, ...] = ()  # the tensors it is made of, by name
+    also: tuple[str, ...] = ()  # further sites that show the same error
 
 
 @dataclass(frozen=True)
@@ -506,6 +564,7 @@ class Comparison:
     leftovers: tuple[Leftover, ...] = ()
     findings: tuple[Finding, ...] = ()
     first_divergences: Mapping[str, FirstDivergence] = field(default_factory=dict)  # by candidate
+    own_errors: tuple[OwnError, ...] = ()  # of live models: every module at fault, first to last
     groups: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     rules: Rules = Rules()

@@ -38,6 +38,7 @@ from nndiff.result import (
     Method,
     Note,
     NoteSlug,
+    OwnError,
     Pair,
     PartingReason,
     Related,
@@ -242,7 +243,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         "candidates": candidates,
         "verdict": comparison.verdict,
         "exit_code": comparison.exit_code,
-        "tolerance": _store_fields(comparison.tolerance),
+        "tolerance": _store_tolerance(comparison.tolerance),
         "rules": {**_store_fields(comparison.rules), "accept": sorted(comparison.rules.accept)},
         "judgements": {label: _store_fields(judgement) for label, judgement in comparison.judgements.items()},
         "needed_tolerance": plain(comparison.needed_tolerance),
@@ -261,6 +262,7 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
     if comparison.kind == "recording":
         summaries = [summarise_recording(comparison, side.label) for side in comparison.candidates]
         data["recording"] = _store_summaries(summaries)
+        data["own_errors"] = [_store_fields(error) for error in comparison.own_errors]
     if comparison.kind == "run":
         data.update(store_runs(comparison.run))
     if comparison.modes is not None:
@@ -332,6 +334,13 @@ def _store_summaries(summaries: Sequence[RecordingSummary]) -> dict[str, Any]:
     }
 
 
+def _store_tolerance(tolerance: Tolerance) -> dict[str, Any]:
+    data = _store_fields(tolerance)
+    if tolerance.origin != "noise":
+        del data["noise_factor"]
+    return data
+
+
 # Names of the first divergence in JSON where they are not those of its fields.
 _DIVERGENCE_KEYS = {"classes": "class", "module_classes": "module_class", "sources": "source"}
 
@@ -367,6 +376,10 @@ def _store_pair(pair: Pair) -> dict[str, Any]:
         "sites": None if pair.sites is None else [_store_fields(site) for site in pair.sites],
         "metrics": _store_metrics(pair.metrics),
     }
+    if pair.noise is not None:
+        data |= {"noise": plain(pair.noise), "times_noise": plain(pair.times_noise)}
+    if pair.own is not None:
+        data |= {"own": plain(pair.own), "own_times_noise": plain(pair.own_times_noise)}
     if related is not None:
         data["related"] = {"accepted": related.accepted, "text": related.relation.text}
         if related.accepted:
@@ -458,6 +471,7 @@ def from_dict(data: dict[str, Any], load_relation: LoadRelation) -> Comparison:
         groups={name: _load_text(group["pattern"]) for name, group in data["groups"].items()},
         notes=_load_notes(data["notes"]),
         rules=_load_rules(data["rules"]),
+        own_errors=tuple(_load_own_error(error) for error in data.get("own_errors", ())),
         run=load_runs(data, [side.label for side in candidates]) if data["kind"] == "run" else (),
         modes=mode_json.load_modes(data) if data["kind"] == "modes" else None,
         settings=tuple(_load_setting(setting) for setting in data.get("settings", ())),
@@ -596,6 +610,20 @@ def _load_finding(data: dict[str, Any]) -> Finding:
     return _check_types(Finding(**{**data, "where": _load_texts(data["where"])}))
 
 
+def _load_own_error(data: dict[str, Any]) -> OwnError:
+    values = {
+        **data,
+        "slot": _load_enum(Slot, data["slot"]),
+        "classes": _load_two_texts(data["classes"]),
+        "max_abs": _load_number(data["max_abs"]),
+        "times_noise": _load_optional(data["times_noise"], _load_number),
+        "inherited": _load_optional(data["inherited"], _load_number),
+        "given": _load_texts(data["given"]),
+        "also": _load_texts(data["also"]),
+    }
+    return _check_types(OwnError(**values))
+
+
 def _load_metrics(data: dict[str, Any] | None) -> Metrics | None:
     if data is None:
         return None
@@ -646,6 +674,8 @@ def _load_pair(data: dict[str, Any], load_relation: LoadRelation) -> Pair:
         sites=sites,
         related=related,
         notes=_load_notes(data["notes"]),
+        noise=_load_optional(data.get("noise"), _load_number),
+        own=_load_optional(data.get("own"), _load_number),
     )
     if not 0 < pair.scale < math.inf:
         raise _DamagedError("the scale of a pair is not a positive number")
@@ -666,12 +696,14 @@ def _load_divergence(data: Any) -> FirstDivergence:
     try:
         values: dict[str, Any] = {}
         for field in dataclasses.fields(FirstDivergence):
-            values[field.name] = data[_DIVERGENCE_KEYS.get(field.name, field.name)]
+            if field.name != "times_noise":  # results saved before it was known lack it
+                values[field.name] = data[_DIVERGENCE_KEYS.get(field.name, field.name)]
         values.update(
             slot=_load_optional(values["slot"], lambda slot: _load_enum(Slot, slot)),
             reason=_load_enum(PartingReason, values["reason"]),
             verdict=_load_optional(values["verdict"], lambda verdict: _load_enum(Verdict, verdict)),
             max_abs=_load_optional(values["max_abs"], float),
+            times_noise=_load_optional(data.get("times_noise"), _load_number),
             classes=_load_two_texts(values["classes"]),
             module_classes=_load_optional(values["module_classes"], _load_two_texts),
             inputs=_load_optional(values["inputs"], lambda inputs: _load_enum(InputState, inputs)),

@@ -302,6 +302,7 @@ class Trace:
     weights: tuple[str, ...] = ()  # digests of what its module holds itself, sorted
     requires_grad: bool = False
     whole: Shape | None = None  # of a part cut out of a larger tensor: the shape of that
+    noise: float | None = None  # noise floor: how far rounding alone moves it (max abs); None if not measured
 
 
 _STORED = Site("", Slot.STORED)

@@ -15,6 +15,9 @@ from nndiff.names import check_pattern, matches_any
 DEFAULT_ATOL = 1e-5
 DEFAULT_RTOL = 1e-5
 
+# Multiples of the noise floor: harmless rewrites stay below 4, faults begin at 24.
+NOISE_FACTOR = 8.0
+
 # (rtol, atol) by dtype: the defaults of torch.testing.assert_close, which are about the square
 # root of the type's precision. The less precise side of a pair decides.
 _AUTO: dict[str, tuple[float, float]] = {
@@ -47,16 +50,18 @@ class Tolerance:
     """Judge |candidate - reference| <= atol + rtol * |reference|, as torch.allclose does.
 
     Whole numbers and booleans know no rounding: for them rtol is not used and atol is, so that the defaults demand
-    equality and a step of one must be asked for.
+    equality and a step of one must be asked for. With the origin `noise`, tensors whose noise floor was measured are
+    judged by a multiple of it instead.
     """
 
     atol: float = DEFAULT_ATOL
     rtol: float = DEFAULT_RTOL
     origin: str = "default"
     overrides: tuple[Override, ...] = ()  # the last that names a tensor decides
+    noise_factor: float = NOISE_FACTOR  # how many times its noise floor a tensor may be off
 
     def __post_init__(self) -> None:
-        for name in ("atol", "rtol"):
+        for name in ("atol", "rtol", "noise_factor"):
             object.__setattr__(self, name, _check_number(name, getattr(self, name)))
 
     def for_pair(self, names: Sequence[str], reference: DType, candidate: DType) -> tuple[float, float]:
@@ -74,6 +79,33 @@ class Tolerance:
                 rtol = rtol if override.rtol is None else override.rtol
         return atol, 0.0 if exact else rtol
 
+    def for_recorded(
+        self,
+        names: Sequence[str],
+        reference: DType,
+        candidate: DType,
+        *,
+        is_gradient: bool,
+        scale: float,
+        noise: float | None,
+    ) -> tuple[float, float]:
+        """Return (atol, rtol) for a pair of recordings, given the scale of its gradient and its noise floor.
+
+        A floor that is infinite says nothing. Gradients have no scale of their own, so they may always be off by some
+        times their floor, unless equality is asked for.
+        """
+        atol, rtol = self.for_pair(names, reference, candidate)
+        if noise is None or not math.isfinite(noise) or (reference.exact and candidate.exact):
+            return atol * scale, rtol
+        if self.origin == "noise" and not self._is_overridden(names):
+            return self.noise_factor * noise, 0.0
+        if is_gradient and atol > 0:
+            return max(atol * scale, self.noise_factor * noise), rtol
+        return atol * scale, rtol
+
+    def _is_overridden(self, names: Sequence[str]) -> bool:
+        return any(matches_any(name, (override.pattern,)) for override in self.overrides for name in names)
+
 
 def _check_number(name: str, value: Any) -> float:
     """Return a tolerance as a float of our own: numbers of NumPy are taken."""
@@ -87,23 +119,32 @@ AUTO = Tolerance(0.0, 0.0, "auto")
 Given = float | str | Mapping[str, float] | Sequence[float | str] | None  # one number, or PATTERN=NUMBER, or several
 
 
-def choose_tolerance(atol: Given = None, rtol: Given = None, tolerance: str | None = None) -> Tolerance:
+def choose_tolerance(
+    atol: Given = None, rtol: Given = None, tolerance: str | None = None, noise_factor: float | None = None
+) -> Tolerance:
     """Return the tolerance asked for; one number given leaves the other at its default.
 
     Each of atol and rtol is a number, a text `PATTERN=NUMBER` for the tensors a pattern names, several of them, or a
-    mapping {pattern: number}.
+    mapping {pattern: number}. `noise_factor` goes with the tolerance `noise`.
     """
     numbers: dict[str, float | None] = {}
     overrides: list[Override] = []
     for name, given in (("atol", atol), ("rtol", rtol)):
         numbers[name], patterns = _split_patterns(name, given)
         overrides += [Override(pattern, **{name: value}) for pattern, value in patterns]
+    if noise_factor is not None and tolerance != "noise":
+        raise UsageError("--noise-factor says how many times the noise floor passes: give --tolerance noise too")
     if tolerance == "auto":
         if numbers["atol"] is not None or numbers["rtol"] is not None:
             raise UsageError("--tolerance auto chooses atol and rtol by dtype: give one or the other, not both")
         return replace(AUTO, overrides=tuple(overrides))
+    if tolerance == "noise":
+        if numbers["atol"] is not None or numbers["rtol"] is not None:
+            raise UsageError("--tolerance noise judges by the noise floor: give it, or atol and rtol, not both")
+        factor = NOISE_FACTOR if noise_factor is None else noise_factor
+        return Tolerance(origin="noise", overrides=tuple(overrides), noise_factor=factor)
     if tolerance is not None:
-        raise UsageError(f"unknown tolerance {tolerance!r}: the known one is 'auto'")
+        raise UsageError(f"unknown tolerance {tolerance!r}: the known ones are 'auto' and 'noise'")
     if numbers == {"atol": None, "rtol": None}:
         return Tolerance(overrides=tuple(overrides))
     return Tolerance(

@@ -56,6 +56,7 @@ class LoadedSide:
     parameters: int = 0
     trainable: int = 0
     failure: str = ""  # why the checkpoint could not be loaded
+    is_nemo: bool = False
 
 
 @dataclass(frozen=True)

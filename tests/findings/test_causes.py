@@ -13,7 +13,7 @@ import nndiff.findings
 from nndiff.findings.causes import Cause
 
 FOLDER = Path(nndiff.findings.__file__).parent
-SOURCES = [*FOLDER.glob("*.py"), *(FOLDER.parent / "runs" / "causes").glob("*.py")]
+SOURCES = [*FOLDER.rglob("*.py"), *(FOLDER.parent / "runs" / "causes").glob("*.py")]
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -41,7 +41,7 @@ def test_every_finding_takes_its_cause_from_the_list():
     assert named <= set(Cause.__members__)
     # the others are of relations, whose causes come from a table of the same list
     assert {argument for argument in arguments if not argument.startswith("Cause.")} == {
-        "cause", "classify_moves(moves)", "get_cause(related.relation)",
+        "cause", "classify_moves(moved)", "get_cause(related.relation)", "proof.cause",
     }  # fmt: skip
 
 

@@ -45,6 +45,42 @@ def test_both_fresh_or_both_trained_say_nothing():
     assert list_causes({"w": draw(2000, 0)}, {"w": draw(2000, 1)}) == []
 
 
+def test_weights_among_fresh_ones_are_not_told_as_fresh():
+    fresh = {f"layers.{number}": draw(2000, number) for number in range(3)}
+    spoilt = draw(2000, 9)
+    spoilt[0, 0] = 1
+    assert list_causes({**fresh, "w": draw(2000, 4)}, {**fresh, "w": spoilt}) == []
+
+
+def test_a_norm_of_ones_was_not_loaded_if_others_were():
+    trained, norm = {"w": train(2000)}, np.random.default_rng(0).normal(1, 0.1, 64).astype(np.float32)
+    assert list_causes({**trained, "norm": norm}, {**trained, "norm": np.ones_like(norm)}) == ["not-loaded"]
+    assert list_causes({**trained, "norm": norm}, {"w": train(2000, 1), "norm": np.ones_like(norm)}) == []
+    assert list_causes({**trained, "norm": norm}, {**trained, "norm": np.full_like(norm, 2)}) == ["collapsed"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_overflow_begins_where_float16_rounds_to_infinity(dtype):
+    weights = np.array([1.5, 65519.0, 65520.0, -7e4], np.float32)
+    with np.errstate(over="ignore"):
+        cast = weights.astype(np.float16).astype(dtype)
+    assert list_causes({"w": weights}, {"w": cast}) == ["overflow"]
+    cast[0] = np.inf
+    assert list_causes({"w": weights}, {"w": cast}) == ["not-finite"]
+    cast[0], cast[2:] = np.nan, weights[2:].clip(-6e4, 6e4)
+    assert list_causes({"w": weights}, {"w": cast}) == ["not-finite"]
+
+
+@pytest.mark.parametrize(("decay", "causes"), [(0.007, ["optimizer-step"]), (0.02, [])])
+def test_one_step_leaves_rows_that_no_token_asked_for(decay, causes):
+    weights = {"embed": train(400).astype(np.float64), "w": train(400, 1).astype(np.float64), "v": train(200, 2)}
+    moved = {name: step(array, 0.1) for name, array in weights.items()}
+    moved["embed"][5:] = weights["embed"][5:] - decay * 1e-3
+    assert list_causes(weights, moved) == causes
+    moved["w"][5:], moved["v"][5:] = weights["w"][5:], weights["v"][5:]
+    assert list_causes(weights, moved) == []
+
+
 def step(weights: np.ndarray, spread: float, seed: int = 0) -> np.ndarray:
     """Return weights moved up or down by 1e-3 at most, half of them by less than a share of that."""
     random = np.random.default_rng(seed)

@@ -70,6 +70,9 @@ def test_the_steps_of_the_old_scripts(folder: Path, capsys: pytest.CaptureFixtur
     assert sqnr == sorted(sqnr, reverse=True)
     assert os.path.exists("layer_outputs/comparisons/mode_2-1_vs_fp32.json")
     assert os.path.exists("layer_outputs/comparisons/summary_vs_fp32.csv")
+    assert run("--compare", "layer_outputs", "--comparisons", "elsewhere/comparisons") == 1
+    assert sorted(os.listdir("elsewhere/comparisons")) == sorted(os.listdir("layer_outputs/comparisons"))
+    assert run("--compare", "layer_outputs", "--comparisons", "conv.py") == 2, "asked for, and no folder"
     # another reference, and the result in a file (--reference fp16, --save_comparison)
     saved = "results/mode_2-1_comparison.json"
     assert run("--compare", "layer_outputs", "2-1", "--reference", "fp16", "--save-comparison", saved) == 1

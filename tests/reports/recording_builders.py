@@ -24,7 +24,7 @@ from nndiff.result import (
     WeightsAtSite,
 )
 from nndiff.tensors import MODEL, Site, Slot
-from nndiff.tolerance import Tolerance
+from nndiff.tolerance import Tolerance, choose_tolerance
 from nndiff.verdict import Outcome, Verdict
 
 PORT = "port.nnrec"
@@ -190,6 +190,18 @@ def recording_extra() -> Comparison:
     )
 
 
+def recording_noise() -> Comparison:
+    """Return one whose noise floors are known, judged by them."""
+    one = recording()
+    pairs = [replace(each, noise=None if each.is_exact else 3e-7 * (1 + each.order)) for each in one.pairs]
+    return replace(
+        one,
+        pairs=tuple(pairs),
+        tolerance=choose_tolerance(tolerance="noise"),
+        first_divergences={PORT: replace(FIRST, times_noise=4671.4)},
+    )
+
+
 def recording_several() -> Comparison:
     """Return one with three candidates: as `recording`, the same as the reference, and one that parts elsewhere."""
     good = [replace(each, candidate="good.nnrec", order=100 + each.order) for each in recording_same().pairs]
@@ -270,6 +282,7 @@ CASES = {
     "recording": recording,
     "recording-same": recording_same,
     "recording-extra": recording_extra,
+    "recording-noise": recording_noise,
     "recording-several": recording_several,
     "recording-hostile": recording_hostile,
 }

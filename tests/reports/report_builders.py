@@ -102,6 +102,10 @@ class NamedRelation:
     text: str = "permute(1, 0)"
     kind: RelationKind = RelationKind.LAYOUT
 
+    @property
+    def kinds(self) -> tuple[RelationKind, ...]:
+        return (self.kind,)
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind.value, "text": self.text}
 

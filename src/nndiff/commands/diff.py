@@ -26,9 +26,10 @@ from nndiff.commands.options import (
     report_comparison,
 )
 from nndiff.commands.progress import ProgressBar
-from nndiff.comparison import run_plans
+from nndiff.comparison import CompareOptions, run_plans
 from nndiff.conversion import is_conversion_map, read_conversion_map
 from nndiff.errors import UsageError
+from nndiff.experiments import LiveModels, Wishes, run_experiments
 from nndiff.judge import parse_accept, parse_judge
 from nndiff.models.rerun import is_recorded_run, read_run_settings
 from nndiff.names import parse_groups
@@ -92,7 +93,7 @@ def read_pairing_rules(args: argparse.Namespace) -> PairingRules:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, report, and return the exit status."""
-    tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance)
+    tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance, args.noise_factor)
     pairing = replace(read_pairing_rules(args), content=not args.no_content)
     check_reports(args)
     if _is_surely_model(args.reference) and any(is_recorded_run(name) for name in args.candidates):
@@ -113,8 +114,9 @@ def run(args: argparse.Namespace) -> int:
         return compare_sources([args.reference, *args.candidates], tolerance, pairing, args)
     _check_replay(args.reference, models)
     with tempfile.TemporaryDirectory(prefix="nndiff-replay-") as folder:
-        candidates = _replay_models(args, models, folder)
-        return compare_sources([args.reference, *candidates], tolerance, pairing, args)
+        candidates, live = _replay_models(args, models, folder)
+        wishes = Wishes(replay=args.replay, noise=False)  # the reference is no model
+        return compare_sources([args.reference, *candidates], tolerance, pairing, args, live, wishes)
 
 
 def _compare_trainings(
@@ -174,15 +176,27 @@ def _refuse_options_about_tensors(args: argparse.Namespace) -> None:
 
 
 def compare_sources(
-    sources: Sequence[str | Source], tolerance: Tolerance, pairing: PairingRules, args: argparse.Namespace
+    sources: Sequence[str | Source],
+    tolerance: Tolerance,
+    pairing: PairingRules,
+    args: argparse.Namespace,
+    models: LiveModels | None = None,
+    wishes: Wishes = Wishes(),  # noqa: B008 - frozen
 ) -> int:
-    """Compare the first source with the others, write the reports and return the exit status."""
+    """Compare the first source with the others, write the reports and return the exit status.
+
+    With models that can run again, experiments tell more of those that differ.
+    """
     rules = Rules(parse_accept(args.accept), parse_judge(args.judge), args.strict_dtype)
     plans = plan_comparison(sources[0], sources[1:], pairing)
     if args.dry_run:
         return _print_plans(plans)
     with ProgressBar("comparing", args.quiet) as bar:
         comparison = run_plans(plans, tolerance, rules, pairing.groups, bar)
+    if models is not None:
+        opened = [plans[0].reference, *(plan.candidate for plan in plans)]
+        options = CompareOptions(pairing, tolerance, rules)
+        comparison = run_experiments(comparison, opened, options, models, wishes)
     return report_comparison(comparison, args)
 
 
@@ -281,9 +295,9 @@ def _check_replay(reference: str, models: Sequence[str]) -> None:
     )
 
 
-def _replay_models(args: argparse.Namespace, models: Sequence[str], folder: str) -> list[Source]:
+def _replay_models(args: argparse.Namespace, models: Sequence[str], folder: str) -> tuple[list[Source], LiveModels]:
     """Record every candidate that is a model in the way the reference was recorded; return all candidates."""
-    from nndiff.commands.model_process import RecordingJob, record_in_process
+    from nndiff.commands.model_process import RecordingJob, make_live_models, record_in_process
 
     settings = read_run_settings(args.reference)
     options = [f"--input={settings.inputs}", f"--seed={settings.seed}"]
@@ -301,10 +315,13 @@ def _replay_models(args: argparse.Namespace, models: Sequence[str], folder: str)
         if is_set:
             options.append(name)
     candidates = []
+    jobs: dict[int, RecordingJob] = {}
     for number, name in enumerate(args.candidates):
         if name not in models:
             candidates.append(open_source(name))
             continue
         job = RecordingJob(name, os.path.join(folder, str(number)), "candidate", args.python, options)
         candidates.append(record_in_process(job, args.quiet))
-    return candidates
+        jobs[number] = job
+    reference = RecordingJob(args.reference, args.reference, REFERENCE)
+    return candidates, make_live_models(reference, jobs, folder, args.quiet, is_live=False)

@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     sink = Sink(args.output) if args.output else None
     if sink is not None:
         sink.refuse_to_overwrite([args.reference, args.candidate], "is one of the two checkpoints")
-    tolerance, pairing = choose_tolerance(args.atol, args.rtol, args.tolerance), read_pairing_rules(args)
+    tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance, args.noise_factor)
+    pairing = read_pairing_rules(args)
     if pairing.conversion is not None:
         raise UsageError(f"{args.map} is a map already; --map takes pairs of names here")
     plans = plan_comparison(args.reference, [args.candidate], pairing)

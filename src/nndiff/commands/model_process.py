@@ -11,20 +11,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import nndiff
 from nndiff.commands.progress import ProgressBar
+from nndiff.commands.replay_plan import write_plan
 from nndiff.commands.trouble import Hint, Trouble, wants_traceback
 from nndiff.errors import ModelError, UsageError, UserCodeError
+from nndiff.experiments import LiveModels
 from nndiff.recording.format.folder import BEFORE, put_aside
 from nndiff.sources import Source, open_source
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 _KILLED = -9
+# Of a model that is run again everything is kept, once.
+_NOT_AGAIN = ("--keep", "--repeat", "--params", "--inputs")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class RecordingJob:
     options: Sequence[str] = field(default_factory=tuple)  # as `nndiff record` takes them
     variant: str | None = None
     is_kept: bool = False  # the output outlives the command
+    doing: str = "recording"  # what the progress bar says
 
     @property
     def label(self) -> str:
@@ -154,12 +159,52 @@ def record_in_process(job: RecordingJob, quiet: bool = False) -> Source:
     words = ["nndiff", "record", job.model, "-o", job.output, "--overwrite", *job.options]
     if job.variant is not None:
         words += ["--variant", job.variant]
-    end = run_module(job.python, words, ProgressBar(f"recording the {job.side} {job.model}", quiet))
+    end = run_module(job.python, words, ProgressBar(f"{job.doing} the {job.side} {job.model}", quiet))
     if end.status != 0:
         raise _make_error(job, end)
     if not os.path.isdir(job.output):
         raise UsageError(f"{end.python} ran but recorded nothing: is it a Python interpreter?")
     return replace(open_source(job.output), label=job.label)
+
+
+def make_live_models(
+    reference: RecordingJob, candidates: Mapping[int, RecordingJob], folder: str, quiet: bool, is_live: bool = True
+) -> LiveModels:
+    """Return the models of jobs that were recorded, to be run again in processes of their own.
+
+    `candidates` are by their number; recordings go to `folder`. The reference may be a recording alone.
+    """
+
+    def record_reference(draws: int) -> str:
+        options = [*_drop_options(reference.options, "--input="), f"--input={reference.output}"]
+        options = [*_drop_options(options, *_NOT_AGAIN), "--params", "--inputs", f"--noise={draws}"]
+        output = os.path.join(folder, "reference-again")
+        doing = "measuring noise of" if draws else "recording once more"
+        again = replace(reference, output=output, options=options, is_kept=False, doing=doing)
+        record_in_process(again, quiet)
+        return output
+
+    def make_replay(number: int, job: RecordingJob) -> Callable[[str, Mapping[str, str]], str]:
+        def replay(recording: str, partners: Mapping[str, str]) -> str:
+            plan = Path(folder, f"replay-{number}.json")
+            write_plan(plan, recording, partners)
+            options = [*_drop_options(job.options, "--input=", *_NOT_AGAIN), f"--input={job.output}"]
+            options += ["--params", "--inputs", f"--replay={plan}"]
+            output = os.path.join(folder, f"replay-{number}")
+            record_in_process(replace(job, output=output, options=options, is_kept=False, doing="replaying"), quiet)
+            return output
+
+        return replay
+
+    return LiveModels(
+        reference=reference.output,
+        record_reference=record_reference if is_live else None,
+        replay_candidates={number: make_replay(number, job) for number, job in candidates.items()},
+    )
+
+
+def _drop_options(options: Sequence[str], *beginnings: str) -> list[str]:
+    return [option for option in options if not option.startswith(beginnings)]
 
 
 def find_interpreter(path: str | None) -> str:

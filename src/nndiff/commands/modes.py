@@ -97,6 +97,12 @@ _COMPARE = OptionGroup(
         flag("--blame", help="find the layers that the error of the output comes from"),
         option("--recommend", metavar="METRIC=N", help="which layers to keep to reach this: sqnr, mse or top1"),
         option("--save-comparison", metavar="FILE.json", type=parse_path, help="save the result"),
+        option(
+            "--comparisons",
+            metavar="DIR",
+            type=parse_path,
+            help="folder for the result of each mode and the summary (default: comparisons in the folder of the modes)",
+        ),
     ),
 )
 
@@ -126,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     """Record what is missing, compare, report; return the exit status."""
     args.names += args.more_words
     rules = ModeRules(
-        choose_tolerance(args.atol, args.rtol, args.tolerance),
+        choose_tolerance(args.atol, args.rtol, args.tolerance, args.noise_factor),
         parse_limits(args.rate),
         (
             *(parse_threshold(text, Direction.UNDER) for text in args.fail_under),
@@ -301,7 +307,9 @@ def _report(comparison: Comparison, args: argparse.Namespace, folder: str | None
     """Write the reports, the saved comparison and the folder of comparisons; return the exit status."""
     if args.save_comparison:
         write_reports(comparison, [f"json:{args.save_comparison}"])
-    if folder is not None:
+    if args.comparisons:
+        _write_comparisons(comparison, args.comparisons)
+    elif folder is not None:
         try:
             _write_comparisons(comparison, os.path.join(folder, "comparisons"))
         except (OSError, ReportError) as error:  # a folder that can only be read is compared all the same

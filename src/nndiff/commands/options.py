@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nndiff.errors import UsageError
 from nndiff.reports import FORMATS, PICTURES, ReportOptions, check_specs, get_report_path, write_reports
 from nndiff.text import printable
-from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL
+from nndiff.tolerance import DEFAULT_ATOL, DEFAULT_RTOL, NOISE_FACTOR
 
 if TYPE_CHECKING:
     from nndiff.result import Comparison
@@ -128,7 +128,18 @@ TOLERANCE = OptionGroup(
             metavar="R",
             help=f"relative tolerance (default: {DEFAULT_RTOL:g}); PATTERN=R for tensors that match; repeatable",
         ),
-        option("--tolerance", choices=("auto",), help="auto: choose both by dtype, as torch.testing.assert_close does"),
+        option(
+            "--tolerance",
+            choices=("auto", "noise"),
+            help="auto: choose both by dtype, as torch.testing.assert_close does; noise: by the noise floor that "
+            "nndiff record --noise measured of the reference",
+        ),
+        option(
+            "--noise-factor",
+            type=float,
+            metavar="N",
+            help=f"for --tolerance noise: by how many times its floor a tensor may be off (default: {NOISE_FACTOR:g})",
+        ),
     ),
     about="a candidate passes if |cand - ref| <= atol + rtol * |ref|",
 )
@@ -218,6 +229,19 @@ SHARED_INPUTS = OptionGroup(
     "inputs of both models",
     (INPUT, *SIZES, flag("--own-inputs", help="let each model make its own inputs"), *PLACEMENT),
 )
+REPLAY_SWITCH = option(
+    "--replay",
+    action=argparse.BooleanOptionalAction,
+    help="run each candidate once more on the reference's tensors, to find every module at fault (default: if "
+    "something differs)",
+)
+NOISE_SWITCH = option(
+    "--noise",
+    action=argparse.BooleanOptionalAction,
+    help="measure how far rounding alone moves the reference (default: if something differs)",
+)
+EXPERIMENTS = OptionGroup("experiments, at most 4 passes more", (REPLAY_SWITCH, NOISE_SWITCH))
+
 REPLAY = OptionGroup(
     "if a candidate is a MODEL, which is run on the inputs of the reference recording",
     (
@@ -225,6 +249,7 @@ REPLAY = OptionGroup(
         CONFIG,
         option("--python", metavar="PYTHON", help="Python interpreter or environment that runs the model"),
         option("--mode", choices=("train", "eval"), help="run the model in this mode (default: as recorded)"),
+        REPLAY_SWITCH,
     ),
 )
 

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nndiff.commands.options import KEEP, MODEL, MODULES, RUN, Subparsers, add_command, add_options
+from nndiff.commands.options import KEEP, MODEL, MODULES, RUN, Subparsers, add_command, add_options, parse_size
 from nndiff.commands.progress import ProgressBar
 from nndiff.commands.trouble import describe_error, wants_traceback
 from nndiff.errors import ModelError, UserCodeError
 from nndiff.models.kinds import FORMS
+from nndiff.recording.format.noise import NOISE_DRAWS
 from nndiff.text import counted, plural, printable
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _EXAMPLES = """\
   nndiff record pkg.net:Net -o b.nnrec --input a.nnrec         the same inputs as another recording
   nndiff record hf:./my-model -o c.nnrec --batch-size 4 --seq-len 128 --mode eval
   nndiff record x.nemo -o d.nnrec --backward --dropout off --repeat 2
+  nndiff record model.py -o f.nnrec --noise                    also measure how far rounding alone moves each tensor
   nndiff record model.py -o e.nnrec --keep 'full:encoder.*' --keep stats
 
 Recording does not change what the model computes, and restores its weights, buffers and random states.
@@ -47,10 +49,21 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     parser.add_argument("model", metavar="MODEL", help=FORMS)
     parser.add_argument("-o", "--output", required=True, metavar="OUT.nnrec", help="folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing recording")
+    parser.add_argument(
+        "--noise",
+        nargs="?",
+        type=parse_size,
+        const=NOISE_DRAWS,
+        default=0,
+        metavar="DRAWS",
+        help="run again with weights and inputs moved by half a unit of rounding, and keep how far each tensor moves: "
+        f"its noise floor (without a number: {NOISE_DRAWS} times)",
+    )
     add_options(parser, MODEL, RUN, KEEP, MODULES)
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but trouble")
     parser.add_argument("--traceback", action="store_true", help="print a traceback if the model's code fails")
     parser.add_argument("--report-to", type=int, help=argparse.SUPPRESS)  # the pipe to an `nndiff run`
+    parser.add_argument("--replay", metavar="PLAN.json", help=argparse.SUPPRESS)  # what an `nndiff run` wants replaced
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,6 +124,11 @@ def record_model(args: argparse.Namespace, progress: Callable[[int, int | None],
     from nndiff.recording.record import record
 
     spec = prepare_model(spec, args)
+    substitution = None
+    if args.replay is not None:
+        from nndiff.commands.replay_plan import read_substitution
+
+        substitution = read_substitution(args.replay)
     with user_code(f"running {args.model}", type(spec.model).forward):
         recording = record(
             spec.model,
@@ -129,12 +147,14 @@ def record_model(args: argparse.Namespace, progress: Callable[[int, int | None],
             params=args.params,
             inputs_kept=args.inputs_kept,
             repeat=args.repeat,
+            noise=args.noise,
             deterministic=args.deterministic,
             overwrite=args.overwrite,
             label=spec.label,
             checkpoint=spec.checkpoint,
             notes=spec.notes,
             progress=progress,
+            substitution=substitution,
         )
     return spec, recording
 
@@ -163,6 +183,11 @@ def _summarize(spec: ModelSpec, recording: Recording) -> list[str]:
     agreement = meta.get("self_agreement")
     if agreement and agreement["agrees"]:
         lines.append(f"  {agreement['runs']} runs with the same seed agree at all {plural(agreement['sites'], 'site')}")
+    noise = meta.get("noise")
+    if noise:
+        lines.append(
+            f"  noise floors of {plural(len(noise['floors']), 'tensor')}, from {plural(noise['draws'], 'draw')}"
+        )
     if meta.get("never_called"):
         lines.append(f"  never called: {counted(meta['never_called'], 'module')}")
     aside = put_aside(recording.path)

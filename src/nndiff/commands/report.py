@@ -56,9 +56,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _choose_tolerance(args: argparse.Namespace, saved: Tolerance) -> Tolerance | None:
     """Return the tolerance to judge at, or None to keep the verdicts; --atol or --rtol alone keep the saved other."""
-    if args.atol is None and args.rtol is None and args.tolerance is None:
+    if args.atol is None and args.rtol is None and args.tolerance is None and args.noise_factor is None:
         return None
-    if args.tolerance is not None or saved.origin == "auto":
-        return choose_tolerance(args.atol, args.rtol, args.tolerance)
+    if saved.origin == "noise" and args.tolerance is None and args.noise_factor is not None:
+        return choose_tolerance(args.atol, args.rtol, "noise", args.noise_factor)
+    if args.tolerance is not None or args.noise_factor is not None or saved.origin in ("auto", "noise"):
+        return choose_tolerance(args.atol, args.rtol, args.tolerance, args.noise_factor)
     chosen = choose_tolerance([saved.atol, *(args.atol or ())], [saved.rtol, *(args.rtol or ())])
     return replace(chosen, overrides=(*saved.overrides, *chosen.overrides))

@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 from nndiff.commands.diff import compare_sources, read_pairing_rules
-from nndiff.commands.model_process import RecordingJob, record_in_process
+from nndiff.commands.model_process import RecordingJob, make_live_models, record_in_process
 from nndiff.commands.options import (
+    EXPERIMENTS,
     JUDGEMENT,
     KEEP,
     PAIRING,
@@ -25,11 +26,13 @@ from nndiff.commands.options import (
     get_side_options,
 )
 from nndiff.errors import SourceError
+from nndiff.experiments import Wishes
 from nndiff.models.kinds import FORMS, check_name
 from nndiff.models.rerun import choose_seed
+from nndiff.plan import PairingRules
 from nndiff.recording.format.folder import is_recording
 from nndiff.sources import Source
-from nndiff.tolerance import choose_tolerance
+from nndiff.tolerance import Tolerance, choose_tolerance
 
 _EXAMPLES = """\
   nndiff run ours.py theirs.py                              layer by layer, with the same seed and inputs
@@ -66,18 +69,19 @@ def add_parser(subparsers: Subparsers, purpose: str = "") -> None:
     parser.add_argument("-o", "--output", metavar="DIR", help="keep the recordings, as DIR/reference and DIR/candidate")
     parser.add_argument("--overwrite", action="store_true", help="replace existing recordings")
     sides = OptionGroup("one of the models", (*get_side_options(*_SIDES[0]), *get_side_options(*_SIDES[1])))
-    add_options(parser, sides, SHARED_INPUTS, RUN, KEEP, TOLERANCE, JUDGEMENT, PAIRING, REPORTS)
+    add_options(parser, sides, SHARED_INPUTS, RUN, KEEP, EXPERIMENTS, TOLERANCE, JUDGEMENT, PAIRING, REPORTS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Record both models, compare, report; return the exit status."""
-    tolerance, pairing = choose_tolerance(args.atol, args.rtol, args.tolerance), read_pairing_rules(args)
+    tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance, args.noise_factor)
+    pairing = read_pairing_rules(args)
     check_reports(args)
     for _, side in _SIDES:
         check_name(getattr(args, side))  # both, before the first one runs
     if args.output is None:
         with tempfile.TemporaryDirectory(prefix="nndiff-run-") as folder:
-            return compare_sources(_record_both(args, folder), tolerance, pairing, args)
+            return _record_and_compare(args, folder, tolerance, pairing)
     if not args.overwrite:
         for _, side in _SIDES:
             path = Path(args.output, side)
@@ -86,13 +90,22 @@ def run(args: argparse.Namespace) -> int:
                     path, "already holds a recording; replace it with --overwrite, or give another -o DIR"
                 )
     os.makedirs(args.output, exist_ok=True)
-    return compare_sources(_record_both(args, args.output), tolerance, pairing, args)
+    return _record_and_compare(args, args.output, tolerance, pairing)
 
 
-def _record_both(args: argparse.Namespace, folder: str) -> list[Source]:
-    """Record the reference, then the candidate on the reference's inputs; return both recordings."""
+def _record_and_compare(args: argparse.Namespace, folder: str, tolerance: Tolerance, pairing: PairingRules) -> int:
+    """Record both models, compare and report; what experiments record is not kept."""
+    jobs, recordings = _record_both(args, folder)
+    wishes = Wishes(args.replay, args.noise)
+    with tempfile.TemporaryDirectory(prefix="nndiff-experiments-") as experiments:
+        models = make_live_models(jobs[0], {0: jobs[1]}, experiments, args.quiet)
+        return compare_sources(recordings, tolerance, pairing, args, models, wishes)
+
+
+def _record_both(args: argparse.Namespace, folder: str) -> tuple[list[RecordingJob], list[Source]]:
+    """Record the reference, then the candidate on the reference's inputs; return both jobs and recordings."""
     inputs = args.input
-    recordings = []
+    jobs, recordings = [], []
     for prefix, side in _SIDES:
         output = os.path.join(folder, side)
         job = RecordingJob(
@@ -105,9 +118,10 @@ def _record_both(args: argparse.Namespace, folder: str) -> list[Source]:
             is_kept=args.output is not None,
         )
         recordings.append(record_in_process(job, args.quiet))
+        jobs.append(job)
         if not args.own_inputs:
             inputs = [output]
-    return recordings
+    return jobs, recordings
 
 
 def get_record_options(args: argparse.Namespace, prefix: str, inputs: list[str]) -> list[str]:

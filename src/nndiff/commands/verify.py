@@ -69,7 +69,7 @@ _MODEL_FORMS = "file.py[:factory], package.module[:factory], hf:DIR, nemo, or x.
 _MOST_SIDES = 2
 _CHECKPOINT_LABEL = "checkpoint"
 _INSTALL_NEMO = (
-    'NeMo is not installed; pip install "nemo_toolkit[asr]", or name an environment that has it with '
+    'NeMo is not available: pip install "nemo_toolkit[asr]", or name an environment that has it with '
     "--into nemo --python PYTHON"
 )
 
@@ -238,7 +238,7 @@ class _Verifier:
             raise SourceError(args.checkpoint, "holds no tensors")
         renames = tuple(Rename.parse(text) for text in args.rename)
         self._pairing = PairingRules(renames, include=tuple(args.include), exclude=tuple(args.exclude))
-        self._tolerance: Tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance)
+        self._tolerance: Tolerance = choose_tolerance(args.atol, args.rtol, args.tolerance, args.noise_factor)
         self._seed = choose_seed(args.seed, args.input)
 
     def verify(self, folder: Path) -> Verification:
@@ -386,4 +386,5 @@ def _describe_side(side: _Side) -> LoadedSide:
         parameters=loaded.parameters,
         trainable=loaded.trainable,
         failure=loaded.failure,
+        is_nemo=side.request.is_nemo,
     )

@@ -18,7 +18,6 @@ from nndiff.diagnosis.missing_gradients import (
     select_unpaired_gradients,
 )
 from nndiff.diagnosis.modules import Trees, get_class, get_source_line
-from nndiff.diagnosis.noise import Rounding, look_for_rounding
 from nndiff.diagnosis.site_pairs import SitePair, final_outputs_agree
 from nndiff.diagnosis.tensor_values import tensors_agree
 from nndiff.names import ancestors
@@ -103,10 +102,6 @@ class Run:
                 if tensor.site.slot is Slot.INPUT:
                     by_name[tensor.name] = tensor
         return names
-
-    def look_for_rounding(self, first: SitePair) -> Rounding | None:
-        """Return how the first divergence looks like rounding, if it does."""
-        return look_for_rounding(self.evidence, first, self.reference)
 
     def get_input_state(self, site: SitePair, as_stored: bool = False) -> InputState:
         """Return whether the inputs of a call agree; with `as_stored`, without applying relations.
@@ -305,6 +300,7 @@ def describe_divergence(run: Run, place: Place, trees: Trees, candidate: str) ->
             reason=PartingReason.GRADIENT_MISSING,
             verdict=None,
             max_abs=None,
+            times_noise=None,
             inputs=None,
             why=place.explain(run.requests),
             missing_in=place.missing_in,
@@ -337,8 +333,8 @@ def _point_to(divergence: FirstDivergence, modules: tuple[str, str], trees: Tree
 def _describe_site(run: Run, site: SitePair, trees: Trees) -> FirstDivergence:
     modules = trees[0].get(site.module, {}), trees[1].get(site.candidate_module, {})
     reason, why = _explain_parting(run, site)
-    if run.look_for_rounding(site):
-        why += "; it looks like rounding"
+    if site.pair.is_within_noise:
+        why += "; it is no more than rounding does there"
     inner_calls = _find_inner_calls(run, site)
     return FirstDivergence(
         candidate=site.pair.candidate,
@@ -350,6 +346,7 @@ def _describe_site(run: Run, site: SitePair, trees: Trees) -> FirstDivergence:
         verdict=site.pair.verdict,
         why=why,
         max_abs=site.pair.metrics.max_abs if site.pair.metrics else None,
+        times_noise=site.pair.times_noise,
         module=site.module,
         candidate_module=site.candidate_module,
         call=site.call[1],

@@ -20,6 +20,7 @@ from nndiff.findings.conditions import (
 from nndiff.findings.first_module import compare_settings_at, find_module_causes
 from nndiff.findings.gradients import find_gradient_causes
 from nndiff.findings.in_place import find_overwrites
+from nndiff.findings.masked_positions import find_masked_positions
 from nndiff.findings.outputs import find_missing_outputs, note_output_form
 from nndiff.findings.patterns import (
     find_dtypes,
@@ -29,7 +30,7 @@ from nndiff.findings.patterns import (
     find_shapes,
 )
 from nndiff.findings.relations import find_fused_layers, find_layout_change, find_relations
-from nndiff.findings.rounding import find_rounding
+from nndiff.findings.rounding import find_rounding, find_undecidable, note_noise
 from nndiff.findings.settings import note_settings_without_effect
 from nndiff.findings.weights import compare_weights_at_first, find_swapped_weights, find_weight_causes
 from nndiff.result import (
@@ -88,7 +89,7 @@ def explain_candidate(
         first = describe_divergence(run, case.place, case.trees, label)
         first = replace(first, settings=compare_settings_at(case, first), weights=weights)
     findings = _find_agreement_facts(case) if case.passed else _find_causes(case, weights, against_names)
-    notes = [*note_output_form(case), *note_settings_without_effect(case)]
+    notes = [*note_output_form(case), *note_settings_without_effect(case), *note_noise(case)]
     if any(site.is_gradient and site.pair.scale != 1.0 for site in pairs):
         notes.insert(0, GRADIENT_SCALE)
     return Explanation(first, tuple(replace(finding, candidate=label) for finding in findings), tuple(notes))
@@ -101,6 +102,7 @@ def _find_agreement_facts(case: Case) -> Iterator[Finding]:
     yield from find_fused_layers(case)
     yield from find_call_causes(case)
     yield from find_inner_only(case)
+    yield from find_undecidable(case)
 
 
 def _find_causes(
@@ -125,10 +127,12 @@ def _find_causes(
     yield from find_relations(case)
     yield from find_fused_layers(case)
     yield from find_layout_change(case)
-    if not any(finding.cause == Cause.ROUNDING for finding in rounding):
+    if not any(finding.cause in (Cause.ROUNDING, Cause.LOW_PRECISION) for finding in rounding):
         yield from find_norms_only(case)
         yield from find_early_divergence(case)
     alone = (*weights.only_reference, *weights.only_candidate) if weights else ()
     yield from find_gradient_causes(case, parameters_alone=alone)
     yield from find_inner_only(case)
+    yield from find_masked_positions(case)
+    yield from find_undecidable(case)
     yield from find_environment(case)

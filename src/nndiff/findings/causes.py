@@ -35,8 +35,12 @@ class Cause(str, Enum):
     # folders
     CONFIG = "config", "settings beside the weights differ: config.json, generation_config.json, tokenizer files"
     # the first divergence
-    ROUNDING = "rounding", "what differs looks like rounding: small, without direction, growing without a jump", True
-    MORE_THAN_ROUNDING = "more-than-rounding", "the first divergence looks like rounding, a later one does not", True
+    ROUNDING = "rounding", "every difference is within the noise floor: what rounding alone does", True
+    MORE_THAN_ROUNDING = (
+        "more-than-rounding",
+        "the first divergence is within the noise floor, a later one not",
+        True,
+    )
     WEIGHTS_DIFFER = "weights-differ", "the first diverging module starts from different weights or buffers", True
     WEIGHTS_SWAPPED = "weights-swapped", "modules hold each other's weights"
     ANOTHER_CLASS = "another-class", "the first diverging module has another class: an activation, a pooling", True
@@ -49,6 +53,37 @@ class Cause(str, Enum):
         True,
     )
     IN_PLACE = "in-place", "one side overwrites in place what it uses again", True
+    # modules at fault, proven by experiment
+    NORM_EPS = "norm-eps", "a norm adds another eps"
+    NORM_EPS_PLACEMENT = "norm-eps-placement", "a norm adds eps at another place: outside the root, or to the deviation"
+    NORM_OFFSET = "norm-offset", "a norm multiplies by weight + 1 on one side, by weight on the other"
+    NORM_KIND = "norm-kind", "a norm of another kind: with or without the mean, over other axes or groups"
+    ACTIVATION = "activation", "another activation, or a variant of it: erf, tanh, quick, silu, relu"
+    ATTENTION_SCALE = "attention-scale", "attention scores are multiplied by another factor"
+    SOFTCAP = "softcap", "values are capped by tanh on one side only, or at another value"
+    CAUSAL_MASK = "causal-mask", "the causal mask is missing, shifted, or on one side only"
+    PADDING_MASK = "padding-mask", "the padding mask is ignored or inverted"
+    SLIDING_WINDOW = "sliding-window", "attention reaches back another number of positions"
+    POSITION_OFFSET = "position-offset", "positions are shifted"
+    POSITION_LAYOUT = "position-layout", "position embeddings are computed in another layout: sines first, interleaved"
+    KEY_VALUE_GROUPS = "key-value-groups", "key and value heads are tiled instead of repeated"
+    ROLES_SWAPPED = "roles-swapped", "two tensors are exchanged: query and key, gate and up"
+    ANOTHER_LAYER = "another-layer", "a module holds the weights of another one"
+    BIAS_MISSING = "bias-missing", "a bias is not added on one side"
+    PREPROCESSING = "preprocessing", "inputs are scaled, shifted or filtered differently"
+    RESIDUAL = "residual", "a residual connection is missing, or starts at another place"
+    NORM_PLACEMENT = "norm-placement", "norms stand before the layers on one side, after them on the other"
+    BLOCK_ORDER = "block-order", "blocks run in another order"
+    LAYER_SKIPPED = "layer-skipped", "a layer is skipped, or runs on one side only"
+    PADDING = "padding", "a convolution or pooling pads differently"
+    STRIDE = "stride", "a convolution or pooling has another stride or starts elsewhere"
+    DILATION = "dilation", "a convolution or pooling has another dilation"
+    POOLING = "pooling", "pooling of another kind: maximum or mean, padding counted, ceil_mode"
+    INTERPOLATION = "interpolation", "images are resized differently: align_corners, mode"
+    CONCATENATION = "concatenation", "parts are joined or split in another order"
+    MASKED_POSITIONS = "masked-positions", "only padded positions differ", True
+    UNDECIDABLE = "undecidable", "the noise floor is as large as the signal: no comparison can tell", True
+    OWN_CODE = "own-code", "the code of a module is at fault; the evidence says what was ruled out"
     # gradients
     LOSS_NOT_FINITE = "loss-not-finite", "the loss is NaN or infinite on both sides: no gradient was compared"
     GRADIENTS_ONLY = "gradients-only", "outputs agree, gradients do not", True
@@ -107,7 +142,7 @@ class Cause(str, Enum):
     FROZEN = "frozen", "one side does not train some parameters"
     STEP_SKIPPED = "step-skipped", "one side makes no update in a step"
     STATE_LOST = "state-lost", "one side's optimiser starts again without its state"
-    LOW_PRECISION = "low-precision", "one side keeps weights, gradients or optimiser state in a shorter type"
+    LOW_PRECISION = "low-precision", "one side computes, or keeps weights and optimiser state, in a shorter type"
     AVERAGED_WEIGHTS = "averaged-weights", "one side's weights are a moving average (EMA) of the other's"
     ANOTHER_OPTIMIZER = "another-optimizer", "the optimisers are of different classes"
     LEARNING_RATE = "learning-rate", "the learning rates differ, for all or some parameters"

@@ -33,7 +33,8 @@ def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequen
     if moved is not None:
         yield moved
         unexplained = [site for site in unexplained if site.reference.name not in moved.where]
-    yield from find_tensor_facts(unexplained)
+    explained = [site for site in pairs if site.passed or site.pair.related is not None]
+    yield from find_tensor_facts(unexplained, explained)
     yield from find_changed_settings(plan.settings)
 
 
@@ -55,8 +56,8 @@ def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[s
         specifics = f" ({first_few(known, MOST_PATTERNS, '; ')})" if known else ""
         evidence = f"{summarize_names(names, everything)}: {sentence}{specifics}"
         related = sites[0].pair.related
-        kind = related.relation.kind.value if related is not None else ""
-        repair = "" if accepted else f"convert with nndiff map and nndiff convert, or --accept {kind}"
+        kinds = ",".join(kind.value for kind in related.relation.kinds) if related is not None else ""
+        repair = "" if accepted else f"convert with nndiff map and nndiff convert, or --accept {kinds}"
         yield Finding(cause, tuple(site.pair.name for site in sites), evidence, repair, 1.0, harmless=accepted)
 
 
@@ -83,7 +84,8 @@ def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterat
     renamed = []
     for site in pairs:
         is_group = JOINT in site.pair.reference_name + site.pair.candidate_name
-        if site.pair.method.is_by_content and not is_group:
+        is_equal = site.passed or site.pair.related is not None
+        if site.pair.method.is_by_content and is_equal and not is_group:
             renamed.append(site)
     if not renamed:
         return

@@ -58,17 +58,20 @@ def describe_relation(
     relation: Relation, reference: Sequence[TensorRef], candidate: Sequence[TensorRef]
 ) -> RelationText:
     """Return the cause that a relation is told as, and a sentence without the tensors' names."""
+    if RelationKind.CAST in relation.kinds[1:]:
+        moved = describe_relation(relation.without_rounding(), reference, candidate)
+        return moved._replace(sentence=f"{moved.sentence}, and {describe_rounding(relation)}")
     if relation.kind is RelationKind.LAYOUT:
         shapes = [tensor.shape for tensor in reference], [tensor.shape for tensor in candidate]
         form = describe_layout(relation, *shapes, [tensor.name for tensor in reference])
-        return describe_form(form, relation)
+        return describe_form(form, relation, label_parts(candidate if form.split else reference))
     cause = _CAUSES_OF_KINDS[relation.kind]
     if relation.kind is RelationKind.VOCAB:
         return describe_vocabulary(reference[0], candidate[0])
     for operation in (*relation.reference, *relation.candidate):
         match operation:
             case Round():
-                return RelationText(cause, f"rounded to {operation.dtype} in the {_name_other_side(relation)}")
+                return RelationText(cause, describe_rounding(relation))
             case WeightNorm():
                 return RelationText(Cause.WEIGHT_NORM, "equal once weight norm is applied")
             case FoldBatchNorm():
@@ -88,6 +91,15 @@ def describe_relation(
     return RelationText(cause, cause.description, relation.text)
 
 
+def describe_rounding(relation: Relation) -> str:
+    """Return to what type elements were rounded, and on which side."""
+    for side, operations in (("candidate", relation.reference), ("reference", relation.candidate)):
+        for operation in operations:
+            if isinstance(operation, Round):
+                return f"rounded to {operation.dtype} in the {side}"
+    return ""
+
+
 def describe_vocabulary(reference: TensorRef, candidate: TensorRef) -> RelationText:
     """Return which side has rows of its own, how many and of what kind."""
     rows = describe_added_rows(reference, candidate)
@@ -102,25 +114,33 @@ def _name_side(relation: Relation) -> str:
     return "candidate" if relation.candidate else "reference"
 
 
-def _name_other_side(relation: Relation) -> str:
-    return "reference" if relation.candidate else "candidate"
+def label_parts(parts: Sequence[TensorRef]) -> list[str]:
+    """Return what tells the names of parts apart: `q_proj`, `k_proj`, `v_proj`."""
+    words = [part.name.split(".") for part in parts]
+    shortest = min(len(name) for name in words)
+    start = stop = 0
+    while start < shortest and len({name[start] for name in words}) == 1:
+        start += 1
+    while stop < shortest - start and len({name[-1 - stop] for name in words}) == 1:
+        stop += 1
+    return [".".join(name[start : len(name) - stop]) for name in words]
 
 
-def describe_form(form: LayoutForm, relation: Relation) -> RelationText:
-    """Return one sentence on a layout, from the reference to the candidate."""
+def describe_form(form: LayoutForm, relation: Relation, labels: Sequence[str]) -> RelationText:
+    """Return one sentence on a layout, from the reference to the candidate; `labels` are those of parts."""
     cause = _CAUSES_OF_FORMS.get(form.form, Cause.ROWS_PERMUTED)
     if cause is Cause.FUSED:
-        return RelationText(cause, _describe_fused(form))
+        return RelationText(cause, _describe_fused(form, labels))
     heads = f"{form.heads} heads of {form.head_dim}"
-    along = f"along axis {form.axis}"
+    along = f"along axis {form.axis}" + (f", in each of {form.groups} groups" if form.groups else "")
     sentences = {
         Form.TRANSPOSED: ("transposed", ""),
         Form.AXES_PERMUTED: (f"axes in another order: {relation.text} gives the reference", ""),
         Form.ROPE_TO_HALVES: ("rows permuted from interleaved to rotate-half RoPE", heads),
         Form.ROPE_TO_INTERLEAVED: ("rows permuted from rotate-half to interleaved RoPE", heads),
-        Form.HEAD_ORDER: (f"heads in the order {_list_order(form)}", heads),
-        Form.BLOCK_ORDER: (f"blocks of {form.block} in the order {_list_order(form)} {along}", ""),
-        Form.GATE_ORDER: (f"gates in the order {_list_order(form)}", ""),
+        Form.HEAD_ORDER: (f"heads in the order {_list_order(form.order)}", heads),
+        Form.BLOCK_ORDER: (f"blocks of {form.block} in the order {_list_order(form.order)} {along}", ""),
+        Form.GATE_ORDER: (f"gates in the order {_list_order(form.order)}", ""),
         Form.HALVES_SWAPPED: (f"the two halves are swapped {along}", ""),
         Form.CHANNELS_REVERSED: (f"channels reversed {along}, as RGB against BGR", ""),
         Form.FLATTEN_ORDER: (f"columns flattened in another order: {_list_sizes(form)}, axes {form.order}", ""),
@@ -139,17 +159,18 @@ _FUSED_WORDS = {
 }
 
 
-def _describe_fused(form: LayoutForm) -> str:
+def _describe_fused(form: LayoutForm, labels: Sequence[str]) -> str:
     """Return how parts lie in a whole."""
     how = _FUSED_WORDS[form.form] + (f" along axis {form.axis}" if form.axis else "")
-    if form.order and list(form.order) != sorted(form.order):
-        how += f" in the order {_list_order(form)}"
+    is_named = not any(character.isdigit() for label in labels for character in label)
+    if form.order and (is_named or list(form.order) != sorted(form.order)):
+        how += f" in the order {_list_order([labels[number] for number in form.order])}"
     if form.groups:
-        how += f", {form.groups} groups of {' + '.join(str(rows) for rows in form.rows)} rows"
+        how += f", {form.groups} groups of {' + '.join(str(form.rows[number]) for number in form.order)} rows"
     if form.transposed:
         how += ", each transposed"
     if form.inner is not None:
-        how += f"; {len(form.inner_parts)} of the parts: {form.inner.form.value}"
+        how += f"; {_list_order([labels[number] for number in form.inner_parts])}: {form.inner.form.value}"
     return f"one tensor of the reference holds several of the candidate, {how}" if form.split else f"fused: {how}"
 
 
@@ -157,5 +178,5 @@ def _list_sizes(form: LayoutForm) -> str:
     return " x ".join(str(size) for size in form.sizes)
 
 
-def _list_order(form: LayoutForm) -> str:
-    return ", ".join(str(place) for place in form.order[:8]) + (", ..." if len(form.order) > 8 else "")
+def _list_order(order: Sequence[object]) -> str:
+    return ", ".join(str(place) for place in order[:8]) + (", ..." if len(order) > 8 else "")

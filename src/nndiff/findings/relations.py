@@ -7,6 +7,10 @@ from collections.abc import Iterator, Sequence
 from nndiff.diagnosis.site_pairs import SitePair, final_outputs_agree
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
+from nndiff.findings.relation_wording import describe_form
+from nndiff.relations import Relation as ProvenRelation
+from nndiff.relations import describe_layout
+from nndiff.relations.order import read_order
 from nndiff.result import Finding, InputState, Relation
 from nndiff.tensors import Slot
 from nndiff.text import plural
@@ -25,6 +29,7 @@ _CAUSES = {
 }
 # Operations that say more than their kind; the first that a relation has decides.
 _CAUSES_OF_OPERATIONS = (
+    ("fold_batch_norm", Cause.BATCH_NORM_FOLDED),
     ("weight_norm", Cause.WEIGHT_NORM),
     ("weight_norm_gradient", Cause.WEIGHT_NORM),
     ("concatenate", Cause.FUSED),
@@ -42,11 +47,25 @@ def get_cause(relation: Relation) -> Cause:
     """Return the cause a relation is told as."""
     if relation.kind in (RelationKind.LAYOUT, RelationKind.FOLD):
         stored = relation.to_dict()
-        operations = {operation.get("op") for side in ("reference", "candidate") for operation in stored.get(side, ())}
+        both = [operation for side in ("reference", "candidate") for operation in stored.get(side, ())]
+        if any(operation.get("is_batch_norm") for operation in both):
+            return Cause.BATCH_NORM_FOLDED
+        operations = {operation.get("op") for operation in both}
         for operation, cause in _CAUSES_OF_OPERATIONS:
             if operation in operations:
                 return cause
     return _CAUSES[relation.kind]
+
+
+def name_cause(site: SitePair, relation: Relation) -> Cause:
+    """Return the cause that the relation of a pair is told as; an order of places along one axis by its name."""
+    if not isinstance(relation, ProvenRelation) or site.reference.shape != site.candidate.shape:
+        return get_cause(relation)
+    if relation.kind is not RelationKind.LAYOUT or relation.reference or read_order(relation.candidate) is None:
+        return get_cause(relation)
+    name = f"{site.module}.{site.reference.site.tensor}".strip(".")
+    shape = [site.reference.shape]
+    return describe_form(describe_layout(relation, shape, shape, [name]), relation, ()).cause
 
 
 def find_relations(case: Case) -> Iterator[Finding]:
@@ -59,7 +78,7 @@ def find_relations(case: Case) -> Iterator[Finding]:
         if related.accepted and not site.passed:
             continue  # a gradient, measured in the layout of its tensor
         text = "" if related.accepted else related.relation.text
-        groups.setdefault((get_cause(related.relation), related.accepted, text), []).append(site)
+        groups.setdefault((name_cause(site, related.relation), related.accepted, text), []).append(site)
     for (cause, accepted, text), sites in groups.items():
         evidence = f"{plural(len(sites), 'tensor')}: {cause.description}{_give_example(sites)}"
         harmless = accepted or case.passed

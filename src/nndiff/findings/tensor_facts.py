@@ -15,6 +15,7 @@ from nndiff.findings.causes import Cause
 from nndiff.names import natural_key
 from nndiff.relations.low_rank import find_rank
 from nndiff.relations.quantised import find_grid
+from nndiff.relations.rounding import round_numbers
 from nndiff.result import Finding
 from nndiff.text import first_few
 
@@ -24,6 +25,7 @@ FEWEST_DRAWN = 1024
 MOST_DEVIATIONS = 5.0
 # One step of Adam moves every element by the learning rate: half of them by nearly the most that any moves.
 STEP_SHARE = 0.9
+RESTING_SHARE = 0.01
 FEWEST_STEPPED = 32  # elements of a tensor that shows it
 _LAYER = re.compile(r"\d+")
 
@@ -33,11 +35,11 @@ def explain_moved(pairs: Sequence[SitePair]) -> Finding | None:
     moved = find_moved([site.tensors for site in pairs])
     if not moved:
         return None
-    moves = {move.reference_name: move.candidate_name for move in sorted(moved, key=sort_by_name)}
-    examples = [f"`{name}` is found as `{holder}`" for name, holder in moves.items()]
-    evidence = f"{len(moves):,} tensors hold the values of others; {first_few(examples)}"
+    moved = sorted(moved, key=sort_by_name)
+    examples = [f"`{move.reference_name}` is found as `{move.candidate_name}`" for move in moved]
+    evidence = f"{len(moved):,} tensors hold the values of others; {first_few(examples)}"
     repair = "fix the mapping of names in the conversion"
-    return Finding(classify_moves(moves), tuple(moves), evidence, repair, 1.0)
+    return Finding(classify_moves(moved), tuple(move.reference_name for move in moved), evidence, repair, 1.0)
 
 
 def sort_by_name(move: Moved) -> Any:
@@ -45,23 +47,31 @@ def sort_by_name(move: Moved) -> Any:
     return natural_key(move.reference_name)
 
 
-def classify_moves(moves: dict[str, str]) -> Cause:
+def classify_moves(moves: Sequence[Moved]) -> Cause:
     """Return whether layers are shifted by one offset, stand in another order, or tensors are swapped otherwise."""
     offsets: set[int] = set()
-    for name, holder in moves.items():
-        if _LAYER.sub("#", name) != _LAYER.sub("#", holder):
+    for move in moves:
+        holder = move.candidate_name
+        alike = [name for name in (move.reference_name, move.partner_name) if differ_in_numbers(name, holder)]
+        if not alike:
             return Cause.WEIGHTS_SWAPPED
-        numbers = zip(_LAYER.findall(name), _LAYER.findall(holder), strict=True)
+        numbers = zip(_LAYER.findall(alike[0]), _LAYER.findall(holder), strict=True)
         offsets.update(int(after) - int(before) for before, after in numbers if before != after)
     return Cause.LAYERS_SHIFTED if len(offsets) == 1 else Cause.LAYER_ORDER
 
 
-def find_tensor_facts(pairs: Sequence[SitePair]) -> Iterator[Finding]:
-    """Yield one finding for each fact, with the tensors it holds for."""
+def differ_in_numbers(name: str, holder: str) -> bool:
+    """Return True if two names differ in numbers alone."""
+    return _LAYER.sub("#", name) == _LAYER.sub("#", holder)
+
+
+def find_tensor_facts(pairs: Sequence[SitePair], equal: Sequence[SitePair]) -> Iterator[Finding]:
+    """Yield one finding for each fact, with the tensors it holds for; `equal` are the pairs that are explained."""
     groups: dict[tuple[Cause, str], list[str]] = {}
+    tells_fresh = not is_untrained(equal)
     for site in pairs:
-        fact = describe_difference(site)
-        if fact is not None:
+        fact = describe_difference(site, bool(equal))
+        if fact is not None and (fact[0] is not Cause.NOT_LOADED or tells_fresh):
             groups.setdefault(fact, []).append(site.pair.name)
     for (cause, text), names in groups.items():
         evidence = f"{first_few([f'`{name}`' for name in names])}: {text}"
@@ -81,13 +91,29 @@ REPAIRS = {
 Fact = tuple[Cause, str]
 
 
-def describe_difference(site: SitePair) -> Fact | None:
+def describe_difference(site: SitePair, others_agree: bool) -> Fact | None:
     """Return what is known of a pair that differs; None where nothing is."""
+    initial = describe_initial_vector(site)
+    if initial is not None:
+        return initial if others_agree else None  # where nothing agrees the whole model may be untrained
     for describe in (describe_nonfinite, describe_constant, describe_grid, describe_rank, describe_fresh):
         fact = describe(site)
         if fact is not None:
             return fact
     return None
+
+
+def is_untrained(equal: Sequence[SitePair]) -> bool:
+    """Return True if most weights that both sides share look fresh too: then looking fresh shows nothing."""
+    fresh = compared = 0
+    for site in equal:
+        numbers = site.pair.stored
+        if numbers is not None and numbers.count >= FEWEST_DRAWN and len(site.reference.shape) > 1:
+            fan_in = site.reference.count // site.reference.shape[0]
+            span = numbers.ref_mean, numbers.ref_std, numbers.ref_min, numbers.ref_max
+            compared += 1
+            fresh += bool(name_initialisation(*span, fan_in, numbers.count))
+    return 2 * fresh > compared
 
 
 def describe_nonfinite(site: SitePair) -> Fact | None:
@@ -97,26 +123,40 @@ def describe_nonfinite(site: SitePair) -> Fact | None:
         return None
     side = "candidate" if numbers.nonfinite_cand > numbers.nonfinite_ref else "reference"
     sides = (site.reference, site.candidate) if side == "candidate" else (site.candidate, site.reference)
-    if sides[1].dtype.name == "float16":
-        whole, cut = (np.asarray(tensor.numpy(), np.float64) for tensor in sides)
-        if np.array_equal(np.isinf(cut), np.abs(whole) > np.finfo(np.float16).max):
-            return Cause.OVERFLOW, f"infinite in the {side} where values are beyond the range of float16"
+    whole, cut = (tensor.numpy() for tensor in sides)
+    infinite = np.isinf(cut)
+    if infinite.any() and np.array_equal(infinite, np.isinf(round_numbers(whole, "float16"))):
+        return Cause.OVERFLOW, f"infinite in the {side} where values are beyond the range of float16"
     return Cause.NOT_FINITE, f"NaN or infinity in the {side} where the other side has numbers"
 
 
-def describe_constant(site: SitePair) -> Fact | None:
-    """Return which side holds one value alone; running statistics that do were never updated."""
+def find_constant(site: SitePair) -> tuple[str, float] | None:
+    """Return the side that alone holds one value throughout, and the value."""
     numbers = site.pair.stored
     if numbers is None or numbers.count < 2:
         return None
     constants = numbers.ref_min == numbers.ref_max, numbers.cand_min == numbers.cand_max
     if constants[0] == constants[1]:
         return None
-    side, value = ("reference", numbers.ref_min) if constants[0] else ("candidate", numbers.cand_min)
+    return ("reference", numbers.ref_min) if constants[0] else ("candidate", numbers.cand_min)
+
+
+def describe_constant(site: SitePair) -> Fact | None:
+    """Return which side holds one value alone."""
+    constant = find_constant(site)
+    return None if constant is None else (Cause.COLLAPSED, f"every element of the {constant[0]} is {constant[1]:g}")
+
+
+def describe_initial_vector(site: SitePair) -> Fact | None:
+    """Return which side alone holds a norm or bias as it is before any training, or statistics never updated."""
+    constant = find_constant(site)
+    if constant is None or len(site.reference.shape) != 1 or constant[1] not in (0.0, 1.0):
+        return None
+    side, value = constant
     untouched = {"running_mean": 0.0, "running_var": 1.0}.get(site.pair.name.rpartition(".")[2])
     if value == untouched:
         return Cause.STATISTICS_RESET, f"running statistics of the {side} are {value:g} throughout: never updated"
-    return Cause.COLLAPSED, f"every element of the {side} is {value:g}"
+    return Cause.NOT_LOADED, f"every element of the {side} is {value:g}, as before any training"
 
 
 def describe_grid(site: SitePair) -> Fact | None:
@@ -186,7 +226,11 @@ def find_step(pairs: Sequence[SitePair]) -> Iterator[Finding]:
     if not steps:
         return
     largest = max(numbers.max_abs for numbers in steps)
-    if all(numbers.p50 >= STEP_SHARE * numbers.max_abs >= STEP_SHARE**2 * largest for numbers in steps):
+    least = STEP_SHARE * largest
+    moved = sum(numbers.p50 >= least for numbers in steps)
+    # rows of an embedding that no token of the batch asked for stay where they are, but for weight decay
+    resting = sum(numbers.p50 <= RESTING_SHARE * largest and numbers.max_abs >= least for numbers in steps)
+    if moved + resting == len(steps) and moved > resting:
         names = tuple(site.pair.name for site in pairs)
         evidence = f"nearly every element moved by {largest:.3g}, up or down: one step of Adam of that learning rate"
         yield Finding(Cause.OPTIMIZER_STEP, names, evidence, "compare checkpoints of the same step", 0.9)

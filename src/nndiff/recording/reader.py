@@ -24,6 +24,7 @@ from nndiff.recording.format.keep_levels import sketch_positions
 from nndiff.recording.format.layout import EVENT_LIMIT, EVENTS, FORMAT, LINE_LIMIT, MANIFEST, SHARD_NAME
 from nndiff.recording.format.lines import line_to_event
 from nndiff.recording.format.manifest import read_manifest
+from nndiff.recording.format.noise import read_noise_floors
 from nndiff.recording.format.shards import get_stored_dtype, make_header_entry
 from nndiff.recording.format.weights import collect_module_digests
 from nndiff.sources.safetensors_file import read_header
@@ -235,6 +236,7 @@ class _TensorBuilder:
     def __init__(self, recording: Recording) -> None:
         self._path = recording.path
         self._checker = ElementChecker(recording.path)
+        self._noise_floors = read_noise_floors(recording.path, recording.meta)
         self._module_digests = collect_module_digests(recording.meta)
         self._calls: dict[int, CallEvent] = {}  # by the order of an output
         for call in recording.calls:
@@ -264,6 +266,7 @@ class _TensorBuilder:
             inputs=call.inputs if call else (),
             parent=call.parent if call else None,
             weights=self._module_digests.get(event.site.module, ()) if event.site.slot is Slot.OUTPUT else (),
+            noise=self._noise_floors.get(name) if event.keep == "full" else None,
         )
         if event.keep == "full":
             window = self._find_window(event, event.key, event.shape)
@@ -296,7 +299,8 @@ class _TensorBuilder:
         data = MemoryData(array.astype(dtype.storage).reshape(array.shape))
         call = self._calls.get(event.order)
         inputs, parent = (call.inputs, call.parent) if call else ((), None)
-        trace = Trace(event.order, event.phase, keep="full", inputs=inputs, parent=parent)
+        noise = self._noise_floors.get(event.site.name)
+        trace = Trace(event.order, event.phase, keep="full", inputs=inputs, parent=parent, noise=noise)
         return TensorRef(event.site.name, array.shape, dtype, data, None, event.site, trace)
 
     def _find_window(self, event: TensorEvent, key: str | None, shape: tuple[int, ...]) -> Window:

@@ -18,6 +18,7 @@ from nndiff.recording.capture.plan import Plan, Selection, list_unused_keep_rule
 from nndiff.recording.capture.run import MOST_NAMES, RunFacts, RunOptions, run_once
 from nndiff.recording.capture.sinks import DigestSink, list_disagreeing_sites
 from nndiff.recording.capture.state import State
+from nndiff.recording.capture.substitution import Substitution
 from nndiff.recording.capture.tensors import is_tensor
 from nndiff.recording.environment.dropout import active_dropout, dropout_off
 from nndiff.recording.environment.modes import Mode, get_mode
@@ -26,6 +27,7 @@ from nndiff.recording.environment.settings import deterministic_algorithms, read
 from nndiff.recording.format.folder import BEFORE, LEFT, LeftoverNote, add_note, drop_leftover_notes
 from nndiff.recording.format.input_structure import describe_inputs
 from nndiff.recording.format.keep_levels import Keep, parse_keep
+from nndiff.recording.noise import measure_noise
 from nndiff.recording.reader import Recording, open_recording
 from nndiff.recording.writer import SHARD_BYTES, Writer
 from nndiff.tensors import MODEL
@@ -42,6 +44,7 @@ class _Settings:
     dropout: Literal["off"] | None
     deterministic: bool
     repeat: int
+    noise: int
 
 
 def record(
@@ -62,6 +65,7 @@ def record(
     params: bool = False,
     inputs_kept: bool = False,
     repeat: int = 1,
+    noise: int = 0,
     deterministic: bool = False,
     overwrite: bool = False,
     label: str = "",
@@ -69,20 +73,25 @@ def record(
     notes: Sequence[str] = (),
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int, int | None], None] | None = None,
+    substitution: Substitution | None = None,
 ) -> Recording:
     """Run a model and save what it did; the model, its gradients and all random states stay as they were.
 
     `inputs` is a tensor, a tuple of arguments, a dict of keywords, or a function that makes one of them
     (called after seeding). With `backward` the loss is `loss(model, inputs, output)` or `loss(output)`,
-    else the `loss` of the output, else a projection of the output on fixed random numbers. `checkpoint` names the
-    file the weights came from; `notes` are kept with the warnings. `progress(calls_done, calls_total)` is called
-    after each call of a module, and in the backward pass after each gradient at an output; the total is None, because
-    nobody knows it before the run is over.
+    else the `loss` of the output, else a projection of the output on fixed random numbers. With `noise` the model is
+    run so many times more, weights and inputs moved by half a unit of rounding, to keep how far each tensor moves: its
+    noise floor. `checkpoint` names the file the weights came from; `notes` are kept with the warnings.
+    `progress(calls_done, calls_total)` is called after each call of a module, and in the backward pass after each
+    gradient at an output; the total is None, because nobody knows it before the run is over.
+    `substitution` is for `replay`.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
     if repeat < 1:
         raise UsageError(f"repeat must be 1 or more, not {repeat}")
+    if noise < 0:
+        raise UsageError(f"noise must be 0 or more draws, not {noise}")
     if mode not in (None, "train", "eval") or dropout not in (None, "off"):
         raise UsageError("mode is 'train', 'eval' or None; dropout is 'off' or None")
     call_numbers = count(1)
@@ -90,12 +99,13 @@ def record(
     include = (include,) if isinstance(include, str) else tuple(include)
     exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     settings = _Settings(
-        RunOptions(seed, backward, loss, params, inputs_kept, on_call),
+        RunOptions(seed, backward, loss, params, inputs_kept, on_call, substitution),
         Selection(include, exclude, depth, leaves),
         mode,
         dropout,
         deterministic,
         repeat,
+        noise,
     )
     keep = parse_keep(keep)
     with preserve_randomness(), _prepare_model(model, settings) as state:
@@ -111,6 +121,8 @@ def record(
             facts = run_once(model, call, writer, plan, settings.run, state)
             if repeat > 1:
                 _repeat_run(model, call, writer, plan, settings, state, facts)
+            if noise:
+                _add_noise(model, call, writer, plan, settings, state, facts)
             _add_findings(model, writer, plan, settings, state, facts)
     return open_recording(path)
 
@@ -190,6 +202,29 @@ def _repeat_run(
             f"the model does not agree with itself: {len(names):,} of {plural(len(writer.digests), 'site')} differ "
             f"between {settings.repeat} runs with the same seed, {names[0]} first; a comparison cannot be exact"
         )
+
+
+def _add_noise(
+    model: torch.nn.Module,
+    inputs: Inputs,
+    writer: Writer,
+    plan: Plan,
+    settings: _Settings,
+    state: State,
+    facts: RunFacts,
+) -> None:
+    """Run again with everything moved by half a unit of rounding, and keep how far each tensor moves."""
+    writer.flush()
+    recording = open_recording(writer.path)
+    try:
+        noise = measure_noise(model, inputs, recording, writer.keep, plan, settings.run, state, settings.noise)
+    except Exception as error:  # the model's own code, given numbers it does not expect
+        facts.warnings.append(
+            "the noise floor was not measured: with its weights and inputs moved by half a unit of rounding the model "
+            f"fails: {type(error).__name__}: {str(error)[:200]}"
+        )
+        return
+    facts.meta["noise"] = noise
 
 
 def _add_findings(

@@ -211,6 +211,12 @@ class Writer:
             self._write_event(event)
         return event.order
 
+    def flush(self) -> None:
+        """Bring everything added so far to disk, so that it can be read while the recording goes on."""
+        with self._lock, self._report_disk_errors():
+            self._store.finish_shard()
+            self._flush_events()
+
     def finish(self) -> None:
         """Make the recording complete."""
         with self._lock, self._report_disk_errors():

@@ -4,7 +4,8 @@ Version 1: the first. Numbers are written in full, undefined ones as `nan`. Name
 control characters (those as escapes), and a text that a spreadsheet would take for a formula (it begins
 with = + - @ tab or carriage return) gets an apostrophe in front. The JSON report has names as they are.
 Version 2: method, certain, decides, relation and accepted instead of matched_by; first_divergence and findings stand
-in the rows they are about, and in rows of their own (verdict `first divergence`, `finding`) where there is none.
+in the rows they are about, and in rows of their own (verdict `first divergence`, `finding`) where there is none. The
+column own, the own error of a module, came later.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ COLUMNS = (
     *("candidate", "name", "verdict", "reference_name", "candidate_name", "slot", "order", "method", "certain"),
     *("decides", "relation", "accepted"),
     *("reference_shape", "candidate_shape", "reference_dtype", "candidate_dtype", "atol", "rtol"),
+    *("noise", "times_noise"),
     *METRICS,
-    *("first_divergence", "findings", "note"),
+    *("own", "first_divergence", "findings", "note"),
 )
 
 
@@ -111,6 +113,9 @@ def _make_pair_row(pair: Pair) -> dict[str, str]:
         "candidate_dtype": guard_text(pair.dtype[1]),
         "atol": repr(pair.atol),
         "rtol": repr(pair.rtol),
+        "noise": "" if pair.noise is None else repr(pair.noise),
+        "times_noise": "" if pair.times_noise is None else repr(pair.times_noise),
+        "own": "" if pair.own is None else repr(pair.own),
         "note": guard_text("; ".join([*notes, remark] if remark else notes)),
     }
     if pair.metrics is not None:

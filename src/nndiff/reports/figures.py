@@ -81,6 +81,18 @@ def measure_max_abs(pair: Pair | None) -> float | None:
     return pair.metrics.max_abs if pair and pair.metrics and has_difference(pair) else None
 
 
+def format_noise(times: float | None) -> str:
+    """Return a multiple of the noise floor; nothing where the floor was not measured."""
+    if times is None:
+        return ""
+    return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
+
+
+def format_times_noise(pair: Pair | None) -> str:
+    """Return the largest difference of a pair as a multiple of its noise floor, where that is known."""
+    return format_noise(pair.times_noise) if pair and has_difference(pair) else ""
+
+
 def measure_max_rel(pair: Pair) -> float | None:
     """Return the largest relative difference; None for gradients, which are judged on a common scale."""
     if pair.slot and pair.slot.is_gradient:

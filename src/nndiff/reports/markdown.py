@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from nndiff.reports import ReportOptions, summary, wording
 from nndiff.reports.figures import (
@@ -12,6 +13,7 @@ from nndiff.reports.figures import (
     format_number,
     format_shape,
     format_shapes,
+    format_times_noise,
     join_sides,
     measure,
     measure_max_abs,
@@ -123,7 +125,16 @@ def _show_headline(comparison: Comparison, options: ReportOptions) -> Iterator[s
 
 
 def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
-    lines = [format_finding(finding, len(comparison.candidates) > 1) for finding in comparison.findings]
+    several = len(comparison.candidates) > 1
+    faults, findings = wording.describe_faults(comparison)
+    if faults:
+        yield from ("**Modules at fault**", "")
+        for fault in faults:
+            yield f"- {format_code(fault.module)} {escape_text(fault.facts)}"
+            if fault.cause is not None:
+                yield f"  {format_finding(replace(fault.cause, where=()), several=False)}"
+        yield ""
+    lines = [format_finding(finding, several) for finding in findings]
     lines += [f"- **extra outputs**: {escape_text(sentence)}" for sentence in wording.list_extra_outputs(comparison)]
     if lines:
         yield from ("**Findings**", "", *lines)
@@ -195,7 +206,18 @@ def _show_candidates(comparison: Comparison, options: ReportOptions) -> Iterator
 def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
     shown, hidden = wording.choose_pairs(comparison, options.top, options.verbose)
     several = len(comparison.candidates) > 1
-    titles = ["verdict", "tensor", "candidate", "max abs:", "max rel:", "out:", "shape", "dtype", "matched by"]
+    titles = [
+        "verdict",
+        "tensor",
+        "candidate",
+        "max abs:",
+        "x noise:",
+        "max rel:",
+        "out:",
+        "shape",
+        "dtype",
+        "matched by",
+    ]
     rows = []
     for pair in shown:
         rows.append(
@@ -204,6 +226,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions) -> Iterator[str]
                 format_code(pair.name),
                 format_code(pair.candidate) if several else "",
                 format_number(measure_max_abs(pair)),
+                format_times_noise(pair),
                 format_number(measure(pair, "max_rel")),
                 _format_share(pair),
                 format_shapes(pair),
@@ -274,7 +297,7 @@ def _show_summary(comparison: Comparison, options: ReportOptions) -> Iterator[st
         yield f"- {'✓' if good else '✗'} {escape_text(cut_middle(text))}"
 
 
-_TENSOR_TITLES = ("max abs:", "out:", "rel l2:", "shape", "remark")
+_TENSOR_TITLES = ("max abs:", "x noise:", "out:", "rel l2:", "shape", "remark")
 
 
 def _tensor_row(pair: Pair, name: str) -> list[str]:
@@ -282,6 +305,7 @@ def _tensor_row(pair: Pair, name: str) -> list[str]:
         wording.describe_verdict(pair),
         name,
         format_number(measure_max_abs(pair)),
+        format_times_noise(pair),
         _format_share(pair),
         format_number(measure(pair, "rel_l2")),
         format_shapes(pair),
@@ -308,7 +332,8 @@ def _show_layers(comparison: Comparison, options: ReportOptions) -> Iterator[str
         if all(row.worst.verdict is Verdict.IDENTICAL for row in view.rows) and not options.verbose:
             continue
         shown = list(view.rows) if options.verbose else choose_rows(view.rows, max(1, options.top))
-        titles = ("layer", "forward", "max abs:", "backward", "max abs:", "shape", "matched by", "remark")
+        directions = ("forward", "max abs:", "x noise:", "backward", "max abs:", "x noise:")
+        titles = ("layer", *directions, "shape", "matched by", "remark")
         has_gradients = any(row.backward for row in view.rows)
         yield ""
         yield from format_table(titles, [_layer_row(row, has_gradients) for row in shown])
@@ -329,17 +354,17 @@ def _layer_row(row: Row | Gap, has_gradients: bool) -> list[str]:
     ]
 
 
-def _direction_cells(pair: Pair | None, recorded: bool) -> tuple[str, str]:
+def _direction_cells(pair: Pair | None, recorded: bool) -> tuple[str, str, str]:
     if pair is None:
-        return "–" if recorded else "", ""
-    return wording.describe_verdict(pair), format_number(measure_max_abs(pair))
+        return "–" if recorded else "", "", ""
+    return wording.describe_verdict(pair), format_number(measure_max_abs(pair)), format_times_noise(pair)
 
 
-def _gap_cells(side: GapSide | None) -> tuple[str, str]:
+def _gap_cells(side: GapSide | None) -> tuple[str, str, str]:
     if side is None:
-        return "", ""
+        return "", "", ""
     failing = f" {side.failing:,}" if side.failing else ""
-    return wording.SIGNS[side.worst] + failing, format_number(side.max_abs)
+    return wording.SIGNS[side.worst] + failing, format_number(side.max_abs), ""
 
 
 def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[str]:
@@ -352,7 +377,8 @@ def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[
         if not shown:
             continue
         yield from _format_title("Parameter gradients", comparison, view)
-        titles = ("verdict", "parameter", "max abs:", "rel to scale:", "out:", "shape", "matched by", "remark")
+        numbers = ("max abs:", "x noise:", "rel to scale:", "out:")
+        titles = ("verdict", "parameter", *numbers, "shape", "matched by", "remark")
         rows = []
         for pair in shown:
             rows.append(
@@ -360,6 +386,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions) -> Iterator[
                     wording.describe_verdict(pair),
                     format_code(label_pair(pair)),
                     format_number(measure_max_abs(pair)),
+                    format_times_noise(pair),
                     format_number(view.share_of_scale(pair)),
                     _format_share(pair),
                     format_shapes(pair),

@@ -134,7 +134,8 @@ def _describe_relations(comparison: Comparison) -> str:
     kinds: dict[str, None] = {}
     for pair in comparison.pairs:
         if pair.related is not None and pair.related.relation.kind in _KIND_WORDS:
-            kinds[_KIND_WORDS[pair.related.relation.kind]] = None
+            for kind in pair.related.relation.kinds:
+                kinds[_KIND_WORDS[kind]] = None
         elif not pair.verdict.passed:
             return ""
     settings = any(setting.changes_network for setting in comparison.settings)

@@ -18,6 +18,7 @@ from nndiff.reports.figures import (
     format_shape,
     format_shapes,
     format_size,
+    format_times_noise,
     join_sides,
     measure,
     measure_max_abs,
@@ -38,7 +39,7 @@ from nndiff.reports.layers import (
 from nndiff.reports.tables import ALWAYS, UNKNOWN, Cell, Column, format_table, shorten
 from nndiff.result import SIDES, Comparison, Finding, Leftover, Pair, Side
 from nndiff.result_json import is_guess
-from nndiff.text import first_few, printable
+from nndiff.text import first_few, plural, printable
 from nndiff.tolerance import round_up
 from nndiff.verdict import Outcome, Verdict
 
@@ -138,7 +139,16 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
             title.append(f"  {shorten(divergence.what, 3 * width)}", "not bold")
         yield format_entry(f"{FIRST_MARK} first at", title)
         yield format_entry("why", shorten(divergence.why, 4 * width))
-    for finding in comparison.findings:
+    faults, findings = wording.describe_faults(comparison)
+    if faults:
+        yield format_entry("at fault", plural(len(faults), "module"))
+    for fault in faults:
+        title = Text(shorten(fault.module, 3 * width), "bold")
+        yield format_entry("  module", title.append(f"  {shorten(fault.facts, 4 * width)}", "not bold"))
+        if fault.cause is not None:
+            yield format_entry("  cause", printable(f"{wording.describe_finding(fault.cause)}: {fault.cause.evidence}"))
+            yield format_entry("  repair", printable(fault.cause.repair))
+    for finding in findings:
         yield from show_finding(finding, len(comparison.candidates) > 1, width)
     for sentence in wording.list_extra_outputs(comparison):
         yield format_entry("extra", sentence)
@@ -250,6 +260,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> I
         Column("slot", 70),
         Column("candidate", 60, least=9),
         Column("max abs", 80, right=True),
+        Column("x noise", 55, right=True),
         Column("max rel", 50, right=True),
         Column("out", 65, right=True),
         Column("shape", 95, below=True),
@@ -266,6 +277,7 @@ def _show_pairs(comparison: Comparison, options: ReportOptions, width: int) -> I
                 Cell(str(pair.slot or ""), "dim"),
                 Cell(printable(pair.candidate) if several else "", "dim"),
                 Cell(format_number(measure_max_abs(pair))),
+                Cell(format_times_noise(pair)),
                 Cell(format_number(measure(pair, "max_rel"))),
                 Cell(format_mismatched(pair)),
                 Cell(format_shapes(pair), "dim"),
@@ -395,6 +407,7 @@ def _tensor_columns(title: str, width: int) -> list[Column]:
         Column("verdict", 85, brief=1),
         Column(title, ALWAYS, least=name_width(width)),
         Column("max abs", 80, right=True),
+        Column("x noise", 65, right=True),
         Column("out", 60, right=True),
         Column("rel l2", 50, right=True),
         Column("shape", 95, below=True),
@@ -407,6 +420,7 @@ def _tensor_row(pair: Pair, label: str) -> list[Cell]:
         _verdict_cell(pair),
         Cell(label),
         Cell(format_number(measure_max_abs(pair))),
+        Cell(format_times_noise(pair)),
         Cell(format_mismatched(pair)),
         Cell(format_number(measure(pair, "rel_l2"))),
         Cell(format_shapes(pair), "dim"),
@@ -428,8 +442,10 @@ def _show_layers(comparison: Comparison, options: ReportOptions, width: int) -> 
             Column("layer", ALWAYS, least=name_width(width)),
             Column("forward", 90, brief=1),
             Column("max abs", 70, right=True),
+            Column("x noise", 55, right=True),
             Column("backward", 80, brief=1),
             Column("max abs", 60, right=True),
+            Column("x noise", 50, right=True),
             Column("shape", 95, below=True),
             Column("matched by", 30, least=10),
             Column("remark", 25, below=True),
@@ -457,8 +473,10 @@ def _layer_row(row: Row | Gap, has_gradients: bool, has_first: bool) -> list[Cel
         Cell(format_name(row.label), style),
         _sign_cell(row.forward, bright, True),
         Cell(_format_max_abs(row.forward), style),
+        Cell(format_times_noise(row.forward), style),
         _sign_cell(row.backward, bright, has_gradients),
         Cell(_format_max_abs(row.backward), style),
+        Cell(format_times_noise(row.backward), style),
         Cell(format_shapes(row.pairs[0]), "dim"),
         Cell(wording.describe_row_pairing(row), "dim"),
         Cell("; ".join(relation for relation in relations if relation), "cyan"),
@@ -469,12 +487,12 @@ def _format_max_abs(pair: Pair | None) -> str:
     return format_number(measure_max_abs(pair)) if pair else ""
 
 
-def _gap_cells(side: GapSide | None) -> tuple[Cell, Cell]:
+def _gap_cells(side: GapSide | None) -> tuple[Cell, Cell, Cell]:
     """Return sign and largest difference of rows that are not shown."""
     if side is None:
-        return Cell(""), Cell("")
+        return UNKNOWN, UNKNOWN, UNKNOWN
     failing = f" {side.failing:,}" if side.failing else ""
-    return Cell(wording.SIGNS[side.worst] + failing, "dim"), Cell(format_number(side.max_abs), "dim")
+    return Cell(wording.SIGNS[side.worst] + failing, "dim"), Cell(format_number(side.max_abs), "dim"), UNKNOWN
 
 
 def _sign_cell(pair: Pair | None, bright: bool, recorded: bool) -> Cell:
@@ -498,6 +516,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
             Column("verdict", 85, brief=1),
             Column(f"gradient of{_name_candidate(comparison, view)}", ALWAYS, least=name_width(width)),
             Column("max abs", 80, right=True),
+            Column("x noise", 65, right=True),
             Column("rel to scale", 70, right=True),
             Column("out", 60, right=True),
             Column("shape", 95, below=True),
@@ -511,6 +530,7 @@ def _show_gradients(comparison: Comparison, options: ReportOptions, width: int) 
                     _verdict_cell(pair),
                     Cell(format_name(label_pair(pair))),
                     Cell(format_number(measure_max_abs(pair))),
+                    Cell(format_times_noise(pair)),
                     Cell(format_number(view.share_of_scale(pair))),
                     Cell(format_mismatched(pair)),
                     Cell(format_shapes(pair), "dim"),

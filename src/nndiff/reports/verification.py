@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from nndiff.verification import (
 FORMAT, VERSION = "nndiff.verification", 1  # 1: the first
 _WIDTH = 60
 _TESTS = {
-    Direction.BIDIRECTIONAL: "BIDIRECTIONAL TEST: Loading checkpoint in all models and comparing",
+    Direction.BIDIRECTIONAL: "BIDIRECTIONAL TEST: Loading checkpoint in both models and comparing",
     Direction.NEMO_TO_LOCAL: "NEMO TO LOCAL TEST: Loading NeMo checkpoint in local model",
     Direction.LOCAL_TO_NEMO: "LOCAL TO NEMO TEST: Loading local checkpoint in NeMo model",
 }
@@ -132,7 +133,8 @@ def _show_side(side: LoadedSide, checkpoint: str) -> list[str]:
     if side.failure:
         lines.append(f"✗ Failed to load: {printable(side.failure)}")
     else:
-        lines.append(f"✓ Successfully loaded as {printable(side.class_name)}")
+        kind = "" if side.is_nemo else f"{os.path.splitext(checkpoint)[1]} checkpoint ".lstrip()
+        lines.append(f"✓ Successfully loaded {printable(kind)}as {printable(side.class_name)}")
     if side.class_name:
         lines += [f"  Total parameters: {side.parameters:,}", f"  Trainable parameters: {side.trainable:,}"]
     return lines

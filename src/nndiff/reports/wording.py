@@ -13,6 +13,7 @@ from nndiff.reports.figures import (
     NOTHING,
     format_mismatched,
     format_name,
+    format_noise,
     format_number,
     format_percent,
     format_shape,
@@ -32,6 +33,7 @@ from nndiff.result import (
     Leftover,
     LeftoverReason,
     Method,
+    OwnError,
     Pair,
     PartingReason,
     SettingDifference,
@@ -40,7 +42,7 @@ from nndiff.result import (
     WeightsAtSite,
 )
 from nndiff.result_json import is_guess
-from nndiff.tensors import Slot
+from nndiff.tensors import MODEL, Slot
 from nndiff.text import first_few, plural, printable
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, Verdict
 
@@ -114,6 +116,7 @@ def select_candidate(comparison: Comparison, candidate: Side) -> Comparison:
         settings=tuple(comparison.settings_of(label)),
         findings=tuple(finding for finding in comparison.findings if finding.candidate in ("", label)),
         first_divergences={label: firsts[label]} if label in firsts else {},
+        own_errors=tuple(error for error in comparison.own_errors if error.candidate == label),
         run=tuple(facts for facts in comparison.run if facts.candidate == label),
         modes=comparison.modes.select(label) if comparison.modes else None,
     )
@@ -146,6 +149,8 @@ def _describe_divergence(first: FirstDivergence, against: str) -> Divergence:
     what = [join_sides(*map(printable, first.classes)) if all(first.classes) else printable("".join(first.classes))]
     if first.max_abs is not None:
         what.append(f"max abs {format_number(first.max_abs)}")
+        if first.times_noise is not None:
+            what.append(f"{format_noise(first.times_noise)} times the noise")
     elif first.verdict is not None:
         what.append(first.verdict.value)
     if first.missing_in:
@@ -205,6 +210,50 @@ def _say_between(first: FirstDivergence) -> str:
     if after:
         return f"after {after}, the last call inside it: all calls inside agree"
     return f"before {before}, the first that does not agree" if before else ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Hold a module at fault in words, and the cause that was found for it."""
+
+    module: str
+    facts: str  # class, own and inherited error, between which calls
+    cause: Finding | None
+
+
+def describe_faults(comparison: Comparison) -> tuple[list[Fault], list[Finding]]:
+    """Return the modules at fault, first to last, and the findings that are not the cause of one."""
+    findings = list(comparison.findings)
+    faults = []
+    for error in comparison.own_errors:
+        cause = None
+        for finding in findings:
+            if finding.where == (error.name,) and finding.candidate in ("", error.candidate):
+                cause = finding
+                findings.remove(finding)
+                break
+        names = join_sides(error.module or MODEL, error.candidate_module or MODEL)
+        module = f"{error.candidate}: {names}" if len(comparison.candidates) > 1 else names
+        faults.append(Fault(printable(module), printable(_describe_own_error(error)), cause))
+    return faults, findings
+
+
+def _describe_own_error(error: OwnError) -> str:
+    """Return the class, what is wrong by how much, and where in the code of the module."""
+    parts = [join_sides(*error.classes)] if any(error.classes) else []
+    own = f"own error {format_number(error.max_abs)}"
+    if error.times_noise is not None:
+        own += f", {format_noise(error.times_noise)} times the noise"
+    if error.inherited is not None and error.inherited != error.max_abs:
+        own += f" ({format_number(error.inherited)} with what it inherits)"
+    parts.append(own)
+    if error.after or error.before:
+        parts.append(f"between {error.after or 'its inputs'} and {error.before or 'its output'}")
+    elif error.slot.is_gradient:
+        parts.append(f"in its backward, at {error.name}")
+    if error.also:
+        parts.append(f"shows at {plural(len(error.also), 'more site')}")
+    return "; ".join(parts)
 
 
 def describe_finding(finding: Finding) -> str:
@@ -275,7 +324,7 @@ def describe_relation(pair: Pair) -> str:
     text = printable(pair.related.relation.text)
     if pair.related.accepted:
         return f"≈ after {text}" if pair.verdict.passed else f"compared after {text}"
-    return f"agrees after {text}: --accept {pair.related.relation.kind.value}"
+    return f"agrees after {text}: --accept {','.join(kind.value for kind in pair.related.relation.kinds)}"
 
 
 def describe_guess(pair: Pair) -> str:
@@ -318,6 +367,8 @@ def describe_difference(pair: Pair) -> str:
     if pair.metrics is None:
         return "; ".join(printable(note.text) for note in pair.notes) or "no numbers"
     size = f"max abs {format_number(measure_max_abs(pair))}"
+    if pair.times_noise is not None:
+        size += f", {format_noise(pair.times_noise)} times the noise"
     if pair.slot is None or not pair.slot.is_gradient:
         size += f", max rel {format_number(pair.metrics.max_rel)}"
     out = f"{format_mismatched(pair)} of {plural(pair.metrics.count, 'element')} out of tolerance"
@@ -336,6 +387,8 @@ def describe_numbers(pair: Pair, view: RecordingView) -> Iterator[tuple[str, str
         yield role, "  ".join(values)
     where = f" at {list(metrics.max_abs_index)}" if metrics.max_abs_index is not None else ""
     parts = [f"max abs {format_number(measure_max_abs(pair))}{where}"]
+    if pair.times_noise is not None:
+        parts.append(f"{format_noise(pair.times_noise)} times the noise")
     share = view.share_of_scale(pair) if pair.slot is Slot.GRAD_OUTPUT else None
     if share is not None:
         parts.append(f"{format_number(share)} of the largest gradient")
@@ -545,6 +598,9 @@ def describe_tolerance(comparison: Comparison) -> str:
     if tolerance.origin == "auto":
         rules = dict.fromkeys(_describe_pair_tolerance(pair) for pair in comparison.pairs if pair.metrics)
         text = "auto, by dtype" + (": " + "; ".join(rules) if rules else "")
+    elif tolerance.origin == "noise":
+        bound = f"{format_typed(tolerance.atol)} + {format_typed(tolerance.rtol)} * |ref|"
+        text = f"|cand - ref| <= {tolerance.noise_factor:g} * noise floor, or {bound} without a floor (noise)"
     else:
         bound = f"{format_typed(tolerance.atol)} + {format_typed(tolerance.rtol)} * |ref|"
         text = f"|cand - ref| <= {bound} ({printable(tolerance.origin)})"

@@ -25,6 +25,7 @@ from nndiff.facts.runs import (
     StepMark,
     WeightDetails,
 )
+from nndiff.judge import require_noise
 from nndiff.names import matches_any
 from nndiff.result import (
     CANDIDATE,
@@ -96,6 +97,7 @@ def compare_runs(
     """Compare a reference run with one or more candidates."""
     from nndiff.runs.causes import explain_runs
 
+    require_noise(tolerance, ())  # no run was trained twice
     facts: list[RunFacts] = []
     findings: list[Finding] = []
     leftovers: list[Leftover] = []

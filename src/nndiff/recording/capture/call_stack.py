@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -25,6 +25,7 @@ class CallFrame:
     phase: Phase
     parent: int | None
     inputs: tuple[Link, ...] = ()
+    replaced: dict[str, torch.Tensor] = field(default_factory=dict)  # outputs that others are handed on for, by path
 
 
 class _ThreadFrames(threading.local):

@@ -16,8 +16,9 @@ try:
 except ImportError:  # before torch 2.3
     from torch._utils import is_compiling
 
-BeforeCall = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
-AfterCall = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+# Either may return something to go on instead: arguments and keywords, or an output; None leaves all as it is.
+BeforeCall = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+AfterCall = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
 class CallHooks:
@@ -60,29 +61,31 @@ class CallHooks:
         self._handles.clear()
         self._compiled_calls.clear()
 
-    def _after_any_call(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _after_any_call(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Report a call once it is over: a hook before it would change how the module runs."""
-        if module in self._global_modules:
-            self._before_call(module, (), {})
-            self._after_call(module, args, {}, output)
+        if module not in self._global_modules:
+            return None
+        self._before_call(module, (), {})
+        return self._after_call(module, args, {}, output)
 
     def _wrap_compiled_call(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return a call that reports itself: hooks would be compiled along and never run."""
 
         def call_and_report(*args: Any, **kwargs: Any) -> Any:
-            self._before_call(module, args, kwargs)
+            other_arguments = self._before_call(module, args, kwargs)
+            if other_arguments is not None:
+                args, kwargs = other_arguments
             output = compiled(*args, **kwargs)
-            self._after_call(module, args, kwargs, output)
-            return output
+            other_output = self._after_call(module, args, kwargs, output)
+            return output if other_output is None else other_output
 
         return call_and_report
 
 
-def _skip_while_compiling(hook: Callable[..., None]) -> Callable[..., None]:
+def _skip_while_compiling(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Return a hook that does nothing when torch.compile traces it: it would break the graph, and stay in it."""
 
-    def run_hook(*args: Any) -> None:
-        if not is_compiling():
-            hook(*args)
+    def run_hook(*args: Any) -> Any:
+        return None if is_compiling() else hook(*args)
 
     return run_hook

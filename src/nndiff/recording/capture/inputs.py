@@ -23,17 +23,18 @@ class Inputs:
 
     def fresh(self) -> Inputs:
         """Return copies, because models write to their inputs."""
-        return self._change_tensors(lambda tensor: tensor.detach().clone())
+        return self.change_tensors(lambda tensor: tensor.detach().clone())
 
     def to(self, device: torch.device) -> Inputs:
         """Return the inputs on another device."""
-        return self._change_tensors(lambda tensor: tensor.detach().to(device))
+        return self.change_tensors(lambda tensor: tensor.detach().to(device))
 
     def cast(self, dtype: torch.dtype) -> Inputs:
         """Return the inputs with floats of another dtype."""
-        return self._change_tensors(lambda tensor: tensor.detach().to(dtype) if tensor.is_floating_point() else tensor)
+        return self.change_tensors(lambda tensor: tensor.detach().to(dtype) if tensor.is_floating_point() else tensor)
 
-    def _change_tensors(self, change: _Change) -> Inputs:
+    def change_tensors(self, change: _Change) -> Inputs:
+        """Return copies with every tensor changed."""
         copies: dict[int, Any] = {}
         args = tuple(_copy_value(value, copies, change) for value in self.args)
         kwargs = {name: _copy_value(value, copies, change) for name, value in self.kwargs.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from types import TracebackType
@@ -16,6 +17,7 @@ from nndiff.recording.capture.hooks import CallHooks
 from nndiff.recording.capture.lineage import Lineage
 from nndiff.recording.capture.plan import Plan
 from nndiff.recording.capture.sinks import Sink
+from nndiff.recording.capture.substitution import Substitution
 from nndiff.recording.capture.tensors import is_tensor, raw_tensor
 from nndiff.recording.format.digests import RawTensor
 from nndiff.recording.format.events import Content, TensorEvent
@@ -29,7 +31,8 @@ _NEVER_CALLED_CLASSES = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Para
 class Recorder:
     """Hook a model's modules, send what they do to a sink, and leave no trace.
 
-    `on_call` is called after each finished call of a module, and after each gradient at an output.
+    `on_call` is called after each finished call of a module, and after each gradient at an output. With a
+    `substitution` the model runs on the reference's tensors: each is replaced after it was recorded.
     """
 
     def __init__(
@@ -40,11 +43,13 @@ class Recorder:
         gradients: bool,
         inputs_kept: bool,
         on_call: Callable[[], None] | None = None,
+        substitution: Substitution | None = None,
     ) -> None:
         self._sink = sink
         self._gradients = gradients
         self._inputs_kept = inputs_kept
         self._on_call = on_call
+        self._substitution = substitution
         # by identity: some modules (torchmetrics) have a hash that changes with their state
         self._modules = {id(module): (module, name) for name, module in plan.modules}
         self._hooks = CallHooks(plan, self._before_call, self._after_call)
@@ -54,6 +59,7 @@ class Recorder:
         self._gradient_counts: Counter[int] = Counter()  # by the order of the output
         self._awaited: dict[int, str] = {}  # outputs that may still get a gradient: name by order
         self._recomputed = _RecomputeMatcher()
+        self._replayed: dict[int, tuple[weakref.ref[torch.Tensor], int, list[TensorEvent]]] = {}  # with their version
         self._lock = threading.RLock()
         self._is_attached = True
 
@@ -141,13 +147,16 @@ class Recorder:
         """Record that there is nothing at a site, and why."""
         return self._sink.add_value(site, Placeholder("NoneType", reason, Content.ABSENT), phase)
 
-    def _before_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._is_attached or id(module) not in self._modules:
-            return  # a copy of a module took the hook along
+            return None  # a copy of a module took the hook along
         with self._lock:
             frame = self._call_stack.enter_call(module, self._modules[id(module)][1])
             if frame.phase == "forward" and (args or kwargs):
                 frame.inputs = self._link_inputs(frame, args, kwargs)
+                if self._substitution is not None:
+                    return self._substitution.replace_arguments(frame.name, frame.call, args, kwargs)
+        return None
 
     def _link_inputs(self, frame: CallFrame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Link, ...]:
         arguments = {str(number): value for number, value in enumerate(args)} | kwargs
@@ -181,13 +190,13 @@ class Recorder:
             return Link(site.path, known_as[1], recorded.order)
         return Link(site.path, "own" if recorded.same is None else "equal", recorded.order)
 
-    def _after_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if not self._is_attached or id(module) not in self._modules:
-            return
+            return None
         with self._lock:
             frame = self._call_stack.leave_call(module)
             if frame is None:
-                return
+                return None
             if frame.phase == "recompute":
                 self._record_recomputed(frame, output)
             else:
@@ -198,9 +207,14 @@ class Recorder:
                 )
             if self._on_call is not None:
                 self._on_call()
+            if self._substitution is not None and frame.replaced:
+                return self._substitution.put_back(frame.name, frame.call, output, frame.replaced)
+            return None
 
     def _record_outputs(self, frame: CallFrame, output: Any) -> tuple[int, ...]:
         orders = []
+        # what an object holds (a cache) cannot be exchanged
+        replaceable = {path for path, _ in flatten(output, is_tensor)} if self._substitution is not None else ()
         for path, leaf in flatten(output, is_tensor, objects=True):
             site = Site(frame.name, Slot.OUTPUT, frame.call, path, "", type(frame.module).__name__)
             if not is_tensor(leaf):
@@ -212,11 +226,18 @@ class Recorder:
                 continue
             orders.append(event.order)
             self._recomputed.remember_output(event)
-            self._await_gradient(leaf, event)
+            handed_on = leaf
+            if self._substitution is not None and path in replaceable:
+                handed_on = self._substitution.replace_output(site, leaf)
+                if handed_on is not leaf:
+                    frame.replaced[path] = handed_on
+            self._await_gradient(handed_on, event)
         return tuple(orders)
 
     def _record_recomputed(self, frame: CallFrame, output: Any) -> None:
         """Record the outputs of a call in the backward pass as repetitions of earlier outputs."""
+        if self._substitution is not None:
+            self._substitution.has_recomputed = True
         for path, leaf in flatten(output, is_tensor, objects=True):
             if not is_tensor(leaf):
                 continue
@@ -235,20 +256,34 @@ class Recorder:
         if not (self._gradients and tensor.requires_grad):
             return
         self._awaited[event.order] = event.site.name
+        events = [event]
+        if self._substitution is not None:
+            # the gradient is replaced once: all modules that return this very tensor see the one that came
+            known_as = self._replayed.get(id(tensor))
+            if known_as is not None and known_as[0]() is tensor and known_as[1] == tensor._version:
+                known_as[2].append(event)
+                return
+            self._replayed[id(tensor)] = weakref.ref(tensor), tensor._version, events
 
-        def record_gradient(gradient: torch.Tensor) -> None:
+        def record_gradient(gradient: torch.Tensor) -> torch.Tensor | None:
             with self._lock:
-                nth = self._gradient_counts[event.order]
-                self._gradient_counts[event.order] += 1
-                self._awaited.pop(event.order, None)
-                output = event.site
-                site = Site(output.module, Slot.GRAD_OUTPUT, output.call, output.path, "", output.cls, nth)
-                self.record_tensor(site, gradient, forward=event.order, phase="backward")
+                sites = [self._record_gradient(output, gradient) for output in events]
                 if self._on_call is not None:
                     self._on_call()
+                return self._substitution.replace_gradient(sites, gradient) if self._substitution else None
 
         handle: RemovableHandle = tensor.register_hook(record_gradient)  # type: ignore[no-untyped-call]
         self._gradient_handles.append(handle)
+
+    def _record_gradient(self, event: TensorEvent, gradient: torch.Tensor) -> Site:
+        """Record the gradient at an output; return its site."""
+        nth = self._gradient_counts[event.order]
+        self._gradient_counts[event.order] += 1
+        self._awaited.pop(event.order, None)
+        output = event.site
+        site = Site(output.module, Slot.GRAD_OUTPUT, output.call, output.path, "", output.cls, nth)
+        self.record_tensor(site, gradient, forward=event.order, phase="backward")
+        return site
 
 
 class _RecomputeMatcher:

@@ -17,6 +17,7 @@ from nndiff.recording.capture.plan import Plan
 from nndiff.recording.capture.recorder import Recorder
 from nndiff.recording.capture.sinks import Sink
 from nndiff.recording.capture.state import State
+from nndiff.recording.capture.substitution import Substitution
 from nndiff.recording.capture.tensors import is_tensor
 from nndiff.recording.environment.randomness import RandomState, seed_everything
 from nndiff.recording.format.events import TensorEvent
@@ -37,6 +38,7 @@ class RunOptions:
     params: bool = False
     inputs_kept: bool = False
     on_call: Callable[[], None] | None = None  # called after each finished call
+    substitution: Substitution | None = None  # the reference's tensors, on which the model is to run
 
 
 @dataclass
@@ -56,7 +58,12 @@ def run_once(
     fresh = inputs.fresh()
     state.clear_gradients()
     recorder = Recorder(
-        sink, plan, gradients=options.backward, inputs_kept=options.inputs_kept, on_call=options.on_call
+        sink,
+        plan,
+        gradients=options.backward,
+        inputs_kept=options.inputs_kept,
+        on_call=options.on_call,
+        substitution=options.substitution,
     )
 
     def record_input(path: str, tensor: torch.Tensor) -> int:
@@ -86,6 +93,8 @@ def run_once(
         if options.backward:
             _record_gradients(recorder, model, fresh)
         _record_changes(recorder, options, state, facts)
+    if options.substitution is not None:
+        facts.meta["replay"] = options.substitution.describe()
     facts.never_called = frozenset(recorder.never_called)
     if recorder.never_called:
         facts.meta["never_called"] = recorder.never_called[:MOST_NAMES]

@@ -11,6 +11,7 @@ from nndiff.errors import SourceError, UnsafeFileError
 from nndiff.files import RegularFile, Window
 from nndiff.recording.format.layout import FORMAT, MANIFEST, MANIFEST_LIMIT, SHARD_NAME, VERSION
 from nndiff.recording.format.lines import dump_json, parse_json_object
+from nndiff.recording.format.noise import read_noise_floors
 from nndiff.sources.source import quote_name
 from nndiff.text import plural, printable
 
@@ -56,6 +57,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _check_fields(path: str, manifest: dict[str, Any]) -> None:
     if not isinstance(manifest.get("meta", {}), dict):
         raise SourceError(path, "'meta' is not an object")
+    read_noise_floors(path, manifest.get("meta", {}))
     if not isinstance(manifest.get("complete", False), bool):
         raise SourceError(path, "'complete' is neither true nor false")
     events = manifest.get("events", 0)

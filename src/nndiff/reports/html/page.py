@@ -12,6 +12,7 @@ import hashlib
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import resources
 from string import Template
 
@@ -19,6 +20,7 @@ from nndiff.reports import ReportOptions, get_report, summary, wording
 from nndiff.reports.figures import (
     format_mismatched,
     format_name,
+    format_noise,
     format_number,
     format_shape,
     format_shapes,
@@ -177,9 +179,16 @@ def _show_headline(comparison: Comparison) -> Iterator[str]:
 
 def show_findings(comparison: Comparison) -> Iterator[str]:
     """Yield all findings."""
-    if comparison.findings:
+    faults, findings = wording.describe_faults(comparison)
+    if faults:
+        yield "<h2>Modules at fault</h2>"
+    for fault in faults:
+        yield f"<p><strong><code>{escape_html(fault.module)}</code></strong> {escape_html(fault.facts)}</p>"
+        if fault.cause is not None:
+            yield format_finding(replace(fault.cause, where=()), several=False)
+    if findings:
         yield "<h2>Findings</h2>"
-    for finding in comparison.findings:
+    for finding in findings:
         yield format_finding(finding, len(comparison.candidates) > 1)
 
 
@@ -294,21 +303,37 @@ def _show_pairs(comparison: Comparison) -> Iterator[str]:
             yield f'<label class="{css_class(verdict)}">{box} {verdict.value}</label>'
     yield '<span class="soft shown"></span></div>'
     columns = text_columns("verdict", "tensor", *(["candidate"] if several else []))
-    columns += number_columns("max abs", "max rel", "rmse", "cosine", "out")
+    columns += number_columns("max abs", *_noise_titles(pairs), "max rel", "rmse", "cosine", "out")
     columns += text_columns("shape", "dtype", "matched by")
     yield start_table(columns, "pairs")
     for index, pair in enumerate(pairs):
-        yield _format_pair(pair, several, detailed=index < _DETAILED)
+        yield _format_pair(pair, several, bool(_noise_titles(pairs)), detailed=index < _DETAILED)
     yield TABLE_END + "</section>"
 
 
-def _format_pair(pair: Pair, several: bool, detailed: bool) -> str:
+def _noise_titles(pairs: Iterable[Pair | None]) -> list[str]:
+    """Return the title of the column for multiples of the noise floor, if one was measured."""
+    return ["x noise"] if any(pair is not None and pair.noise is not None for pair in pairs) else []
+
+
+def _size_cells(pair: Pair, with_noise: bool) -> str:
+    """Return the largest difference, and how many times the noise floor it is."""
+    times = pair.times_noise if measure_max_abs(pair) is not None else None
+    return number_cell(measure_max_abs(pair)) + (_times_cell(times) if with_noise else "")
+
+
+def _times_cell(times: float | None) -> str:
+    key = "" if times is None else repr(times).replace("inf", "Infinity")
+    return f'<td class="number" data-key="{key}">{format_noise(times)}</td>'
+
+
+def _format_pair(pair: Pair, several: bool, with_noise: bool, detailed: bool) -> str:
     search = escape_html(f"{pair.name} {pair.candidate_name} {pair.slot or ''}".lower())
     cells = [_verdict_cell(pair), _name_cell(pair, detailed)]
     if several:
         cells.append(text_cell(pair.candidate, "name"))
     cells += [
-        number_cell(measure_max_abs(pair)),
+        _size_cells(pair, with_noise),
         number_cell(measure_max_rel(pair)),
         number_cell(measure(pair, "rmse")),
         number_cell(measure(pair, "cosine")),
@@ -417,13 +442,14 @@ def _show_model(comparison: Comparison) -> Iterator[str]:
         if not view.model:
             continue
         yield format_title("Inputs and outputs", comparison, view.candidate.label)
-        numbers = number_columns("max abs", "rel l2", "cosine", "out")
+        noise = _noise_titles(view.model)
+        numbers = number_columns("max abs", *noise, "rel l2", "cosine", "out")
         yield start_table([*text_columns("verdict", "model"), *numbers, *text_columns("shape", "remark")])
         for pair in view.model:
             cells = [
                 _verdict_cell(pair),
                 text_cell(wording.label_model_pair(pair), "name"),
-                number_cell(measure_max_abs(pair)),
+                _size_cells(pair, bool(noise)),
                 number_cell(measure(pair, "rel_l2")),
                 number_cell(measure(pair, "cosine")),
                 _share_cell(pair),
@@ -459,14 +485,16 @@ def _show_layers(comparison: Comparison) -> Iterator[str]:
             continue
         yield "<section>" + format_title("Layers in order of execution", comparison, view.candidate.label)
         yield format_tools("layer")
-        columns = [("n", True), ("layer", False), ("forward", False), ("max abs", True), ("backward", False)]
-        yield start_table([*columns, ("max abs", True), *text_columns("shape", "matched by", "remark")])
+        noise = _noise_titles(pair for row in view.rows for pair in row.pairs)
+        sizes = number_columns("max abs", *noise)
+        columns = [("n", True), ("layer", False), ("forward", False), *sizes, ("backward", False), *sizes]
+        yield start_table([*columns, *text_columns("shape", "matched by", "remark")])
         for index, row in enumerate(view.rows):
-            yield _format_layer(index, row, view.first is not None)
+            yield _format_layer(index, row, view.first is not None, bool(noise))
         yield TABLE_END + "</section>"
 
 
-def _format_layer(index: int, row: Row, has_first: bool) -> str:
+def _format_layer(index: int, row: Row, has_first: bool, with_noise: bool) -> str:
     kind = ' class="first"' if row.first else ' class="inherited"' if has_first and not row.passed else ""
     passed = ' data-passed="1"' if row.passed else ""
     mark = ' <span class="different">▶ first divergence</span>' if row.first else ""
@@ -477,9 +505,9 @@ def _format_layer(index: int, row: Row, has_first: bool) -> str:
     ]
     for pair in (row.forward, row.backward):
         if pair is None:
-            cells.append('<td class="soft">–</td><td class="number"></td>')
+            cells.append('<td class="soft">–</td>' + '<td class="number"></td>' * (1 + with_noise))
         else:
-            cells.append(_verdict_cell(pair) + number_cell(measure_max_abs(pair)))
+            cells.append(_verdict_cell(pair) + _size_cells(pair, with_noise))
     remarks = dict.fromkeys(wording.describe_remark(pair) for pair in row.pairs)
     cells += [
         text_cell(format_shapes(row.pairs[0])),
@@ -498,14 +526,15 @@ def _show_gradients(comparison: Comparison) -> Iterator[str]:
         scale = format_number(view.counts.gradient_scale)
         yield f'<p class="soft">Relative to the scale: the largest of all gradients is {scale}.</p>'
         yield format_tools("parameter")
-        numbers = number_columns("max abs", "rel to scale", "cosine", "out")
+        noise = _noise_titles(view.parameter_gradients)
+        numbers = number_columns("max abs", *noise, "rel to scale", "cosine", "out")
         yield start_table([*text_columns("verdict", "parameter"), *numbers, *text_columns("shape", "matched by")])
         for pair in rank_gradients(view):
-            yield _format_gradient(pair, view)
+            yield _format_gradient(pair, view, bool(noise))
         yield TABLE_END + "</section>"
 
 
-def _format_gradient(pair: Pair, view: RecordingView) -> str:
+def _format_gradient(pair: Pair, view: RecordingView, with_noise: bool) -> str:
     label = label_pair(pair)
     passed = ' data-passed="1"' if pair.verdict.passed else ""
     remark = wording.describe_remark(pair)
@@ -513,7 +542,7 @@ def _format_gradient(pair: Pair, view: RecordingView) -> str:
     cells = [
         _verdict_cell(pair),
         f'<td class="name" data-key="{escape_html(label)}">{escape_html(format_name(label))}{note}</td>',
-        number_cell(measure_max_abs(pair)),
+        _size_cells(pair, with_noise),
         number_cell(view.share_of_scale(pair)),
         number_cell(measure(pair, "cosine")),
         _share_cell(pair),

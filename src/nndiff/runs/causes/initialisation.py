@@ -36,10 +36,11 @@ def find_initialisation(case: RunCase) -> Iterator[Explanation]:
     weights = [name for name in names if kinds[name] is TensorKind.WEIGHT]
     total = len(case.parameter_names)
     share = "all" if len(weights) == total else f"{len(weights)} of"
-    evidence = f"{share} {plural(total, 'parameter')} start from different values: {first_few(names)}"
     detail = _describe_difference(case, kinds[names[0]], names[0])
+    which = detail if len(names) == 1 else f"{first_few(names)}; {detail}"
+    evidence = f"{share} {plural(total, 'parameter')} start from different values: {which}"
     repair = "load the same initial checkpoint on both sides, or seed right before the model is built"
-    yield explain(case, INITIAL, Cause.INITIAL_WEIGHTS, names, f"{evidence}; {detail}", repair, 0.98)
+    yield explain(case, INITIAL, Cause.INITIAL_WEIGHTS, names, evidence, repair, 0.98)
 
 
 def _measure_distance(case: RunCase, kind: TensorKind, name: str) -> float:

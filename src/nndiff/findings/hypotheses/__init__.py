@@ -1,0 +1,103 @@
+"""Causes of own errors, each proven by an experiment on recorded tensors: one file per family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from nndiff.diagnosis.trials import Trial
+from nndiff.findings.causes import Cause
+from nndiff.findings.hypotheses.activations import ACTIVATION_VARIANTS
+from nndiff.findings.hypotheses.attention import ATTENTION
+from nndiff.findings.hypotheses.convolutions import CONVOLUTIONS
+from nndiff.findings.hypotheses.elementwise import ELEMENTWISE
+from nndiff.findings.hypotheses.family import Family, Proof
+from nndiff.findings.hypotheses.gradients import GRADIENTS
+from nndiff.findings.hypotheses.inputs import INPUTS
+from nndiff.findings.hypotheses.known_vectors import KNOWN_VECTORS
+from nndiff.findings.hypotheses.layouts import LAYOUTS, REORDERED
+from nndiff.findings.hypotheses.masks import MASKS
+from nndiff.findings.hypotheses.norms import NORMS
+from nndiff.findings.hypotheses.parts import PARTS
+from nndiff.findings.hypotheses.positions import POSITIONS
+from nndiff.findings.hypotheses.recurrences import RECURRENCES
+from nndiff.findings.hypotheses.structure import SKIPPED, STRUCTURE
+from nndiff.findings.hypotheses.weights import WEIGHTS, explain_by_weights
+from nndiff.result import Finding
+
+__all__ = ["FAMILIES", "Family", "Proof", "explain_trials"]
+
+FAMILIES: tuple[Family, ...] = (  # the most specific first: the first proof is given
+    POSITIONS,
+    WEIGHTS,
+    NORMS,
+    ACTIVATION_VARIANTS,
+    MASKS,
+    ATTENTION,
+    CONVOLUTIONS,
+    RECURRENCES,
+    LAYOUTS,
+    INPUTS,
+    PARTS,
+    KNOWN_VECTORS,
+    ELEMENTWISE,
+    STRUCTURE,
+    REORDERED,
+    SKIPPED,
+    GRADIENTS,
+)
+
+PROVEN = 0.98  # confidence of a cause that reproduces the candidate's numbers
+LEFT_OVER = 0.8  # of weights that are all that differs, where the numbers could not be computed
+
+
+def explain_trials(trials: Iterable[Trial]) -> Iterator[Finding]:
+    """Yield for each own error its proven cause, else weights that alone differ, else what was ruled out."""
+    trials = list(trials)
+    tried = [[family for family in FAMILIES if family.applies(trial)] for trial in trials]
+    proofs = []
+    for trial, families in zip(trials, tried, strict=True):
+        proofs.append(next(filter(None, (family.prove(trial) for family in families)), None))
+    reordered = {
+        trial.error.module
+        for trial, proof in zip(trials, proofs, strict=True)
+        if proof is not None and proof.cause is Cause.BLOCK_ORDER
+    }
+    for trial, families, proof in zip(trials, tried, proofs, strict=True):
+        confidence = PROVEN
+        if proof is None:
+            proof, confidence = explain_by_weights(trial), LEFT_OVER
+        elif proof.cause is Cause.LAYER_SKIPPED and trial.error.module in reordered:
+            evidence = f"{proof.evidence}; what seems to be skipped runs later"
+            proof = replace(proof, cause=Cause.BLOCK_ORDER, evidence=evidence)
+        if proof is None:
+            proof, confidence = _describe_unexplained(trial, families), 0.5
+        yield Finding(proof.cause, _list_places(trial), proof.evidence, proof.repair, confidence)
+
+
+def _list_places(trial: Trial) -> tuple[str, ...]:
+    """Return where an error is: a gradient is seen at the output of another module than the one that made it."""
+    error = trial.error
+    is_elsewhere = error.slot.is_gradient and error.module and trial.reference.site.module != error.module
+    return (error.module, error.name) if is_elsewhere else (error.name,)
+
+
+def _describe_unexplained(trial: Trial, tried: Iterable[Family]) -> Proof:
+    """Return what is known of an error without a proven cause: what is equal, what it is not, where it happens."""
+    error = trial.error
+    differing = [name for name, (ours, theirs) in trial.weights.items() if not _are_equal(ours, theirs)]
+    weights = f"weights differ ({', '.join(differing)})" if differing else "weights equal"
+    kinds = [family.name for family in tried]
+    ruled_out = f", no {' or '.join(kinds)}" if kinds else ""
+    place = f"the code of {error.candidate_module or 'the model'}"
+    if error.after or error.before:
+        place += f" between {error.after or 'its inputs'} and {error.before or 'its output'}"
+    return Proof(Cause.OWN_CODE, f"inputs equal, {weights}{ruled_out}: {place}", f"compare {place} on both sides")
+
+
+def _are_equal(ours: object, theirs: object) -> bool:
+    from nndiff.tensors import TensorRef
+
+    if not (isinstance(ours, TensorRef) and isinstance(theirs, TensorRef)):
+        return ours is theirs
+    return ours.trace.digest == theirs.trace.digest and ours.shape == theirs.shape

@@ -1,0 +1,124 @@
+"""The noise floor: how far everything moves when the weights and inputs of a model move by half a unit of rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from nndiff.recording.capture.inputs import Inputs
+from nndiff.recording.capture.perturbation import move_inputs, moved_weights
+from nndiff.recording.capture.plan import Plan
+from nndiff.recording.capture.run import RunOptions, run_once
+from nndiff.recording.capture.sinks import DigestSink
+from nndiff.recording.capture.state import State
+from nndiff.recording.format.arrays import raw_array
+from nndiff.recording.format.digests import RawTensor
+from nndiff.recording.format.events import TensorEvent
+from nndiff.recording.format.keep_levels import Keep
+from nndiff.recording.reader import Recording
+from nndiff.tensors import Phase, Site, Slot, TensorRef
+
+_BLOCK = 1 << 18  # elements
+_GIVEN = (Slot.MODEL_INPUT, Slot.PARAM, Slot.BUFFER_BEFORE)  # not computed: they hold one rounding each
+
+
+def measure_noise(
+    model: torch.nn.Module,
+    inputs: Inputs,
+    recording: Recording,
+    keep: Keep,
+    plan: Plan,
+    options: RunOptions,
+    state: State,
+    draws: int,
+) -> dict[str, Any]:
+    """Return the metadata of the noise: for every tensor kept in full, its largest movement over some draws."""
+    recorded = {name: tensor for name, tensor in recording.source().tensors.items() if not tensor.missing}
+    floors = {name: _measure_rounding(tensor) for name, tensor in recorded.items()}
+    for draw in range(draws):
+        # another stream than the run's own, so that no weight moves as a dropout mask falls
+        generator = torch.Generator().manual_seed((options.seed + 1 + draw) * 0x9E3779B97F4A7C15 % (1 << 63))
+        state.restore(keep_modes=True)
+        sink = MovementSink(keep, recorded)
+        with moved_weights(model, generator):
+            run_once(model, move_inputs(inputs, generator), sink, plan, options, state)
+        for name, tensor in recorded.items():
+            if tensor.site.slot not in _GIVEN:
+                # a site that the moved model does not reach is as uncertain as can be
+                floors[name] = max(floors[name], sink.movements.get(name, math.inf))
+    state.restore(keep_modes=True)
+    return {"draws": draws, "floors": floors}
+
+
+def _measure_rounding(tensor: TensorRef) -> float:
+    """Return what rounding a result once may do: a number that did not move by luck still has a floor."""
+    stats = tensor.trace.stats
+    largest = stats.abs_max if stats is not None else float(np.abs(tensor.numpy()).max(initial=0))
+    return tensor.dtype.half_ulp(largest)
+
+
+class MovementSink(DigestSink):
+    """Compare a run with a recorded one, and keep by how much each tensor moved."""
+
+    def __init__(self, keep: Keep, recorded: Mapping[str, TensorRef]) -> None:
+        super().__init__(keep)
+        self.movements: dict[str, float] = {}  # max abs by name
+        self._recorded = recorded
+
+    def add_tensor(
+        self,
+        site: Site,
+        load: Callable[[], RawTensor],
+        *,
+        keep: str | None = None,
+        same_as: TensorEvent | None = None,
+        forward: int | None = None,
+        over: int | None = None,
+        phase: Phase = "forward",
+    ) -> TensorEvent:
+        """Keep the digest of a tensor, and its movement."""
+        load = lru_cache(maxsize=1)(load)
+        recorded = self._recorded.get(site.name)
+        if recorded is not None and recorded.site.slot not in _GIVEN:
+            before = self._recorded.get(same_as.site.name) if same_as else None
+            is_same = before is not None and before.trace.digest == recorded.trace.digest
+            if same_as and is_same and same_as.site.name in self.movements:
+                self.movements[site.name] = self.movements[same_as.site.name]
+            else:
+                self.movements[site.name] = _measure_movement(recorded, load())
+        return super().add_tensor(site, load, keep=keep, same_as=same_as, forward=forward, over=over, phase=phase)
+
+    def add_value(self, site: Site, value: Any, phase: Phase = "forward") -> int:
+        """Keep a plain value, and the movement of a number."""
+        recorded = self._recorded.get(site.name)
+        if recorded is not None and isinstance(value, (bool, int, float)):
+            self.movements[site.name] = _measure_movement(recorded, raw_array(np.asarray(value)))
+        elif recorded is not None and isinstance(value, str):
+            is_same = bytes(recorded.read(0, recorded.count)) == value.encode("utf-8", "surrogatepass")
+            self.movements[site.name] = 0.0 if is_same else math.inf
+        return super().add_value(site, value, phase)
+
+
+def _measure_movement(recorded: TensorRef, moved: RawTensor) -> float:
+    """Return the largest distance of two elements; inf where shapes differ, or numbers that are not finite."""
+    if recorded.shape != moved.shape or recorded.dtype != moved.dtype:
+        return math.inf
+    wide = np.complex128 if recorded.dtype.kind == "complex" else np.float64
+    largest = 0.0
+    with np.errstate(all="ignore"):
+        for start in range(0, recorded.count, _BLOCK):
+            raw = recorded.read(start, min(start + _BLOCK, recorded.count))
+            before = recorded.dtype.decode(raw).astype(wide)
+            after = moved.dtype.decode(moved.flat[start : start + _BLOCK]).astype(wide)
+            distance = np.abs(after - before)
+            distance[(before == after) | (np.isnan(before) & np.isnan(after))] = 0.0
+            worst = float(distance.max(initial=0.0))
+            if not math.isfinite(worst):
+                return math.inf
+            largest = max(largest, worst)
+    return largest

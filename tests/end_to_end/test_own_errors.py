@@ -1,0 +1,432 @@
+"""Replay: every module at fault is found in one run, and only those; nothing of the models is changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from test_planted_faults import (
+    BACKWARD,
+    FORWARD,
+    MISSING,
+    activation_backward,
+    cast,
+    decay,
+    eps,
+    head_scaled,
+    layer_norm_eps,
+    model,
+    no_bias,
+    no_mask,
+    no_residual,
+    norms_swapped,
+    statistics,
+    transposed,
+    wrong_gelu_in_no_module,
+)
+from torch import nn
+from zoo import ZOO
+
+import nndiff
+from gradients import slightly
+from helpers import nndiff as run_command
+from nndiff.result import NoteSlug, PartingReason
+from nndiff.tensors import Slot
+
+
+def find_faults(bugs, name, **options):
+    broken = model(name)
+    for bug in bugs:
+        bug(broken)
+    return nndiff.compare(model(name), broken, inputs=ZOO[name].inputs(), **options)
+
+
+def name_modules(result):
+    return [error.module for error in result.own_errors]
+
+
+def list_missing(result):
+    return [note.text for note in result.notes if note.slug is NoteSlug.NO_EXPERIMENT]
+
+
+# exchanged norms are two faults: each is handed what the other should get
+ONE = [bug for bug in FORWARD if bug is not norms_swapped]
+
+
+@pytest.mark.parametrize("bug", ONE, ids=lambda bug: bug.__name__)
+def test_one_fault_is_the_one_own_error(bug):
+    name, place = FORWARD[bug]
+    result = find_faults([bug], name)
+    assert (name_modules(result), list_missing(result)) == ([place], [])
+    assert (result.first_divergence.module, result.first_divergence.reason) == (place, PartingReason.OWN_ERROR)
+
+
+@pytest.mark.parametrize("bug", [eps, statistics, no_residual], ids=lambda bug: bug.__name__)
+def test_wrong_gradients_of_wrong_code_are_no_further_error(bug):
+    name, place = FORWARD[bug]
+    result = find_faults([bug], name, backward=True)
+    assert name_modules(result) == [place]
+    assert any("grad" in site for site in result.own_errors[0].also)
+
+
+@pytest.mark.parametrize(
+    "bugs",
+    [
+        (eps, no_mask),
+        (transposed, head_scaled),
+        (eps, no_residual),
+        (eps, cast, head_scaled),
+        (layer_norm_eps, no_bias, wrong_gelu_in_no_module),
+        (decay,),
+    ],
+    ids=lambda bugs: "+".join(bug.__name__ for bug in bugs),
+)
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_several_faults_are_all_found(bugs, backward):
+    result = find_faults(bugs, FORWARD[bugs[0]][0], backward=backward)
+    assert sorted(name_modules(result)) == sorted(FORWARD[bug][1] for bug in bugs)
+    orders = [error.order for error in result.own_errors]
+    assert orders == sorted(orders)
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BACKWARD if BACKWARD[bug][2] is not MISSING], ids=lambda b: b.__name__)
+def test_a_wrong_backward_is_an_own_error(bug):
+    name, place, _, _ = BACKWARD[bug]
+    assert name_modules(find_faults([bug], name, backward=True)) == [place]
+
+
+def test_a_wrong_backward_is_found_beside_a_wrong_forward():
+    result = find_faults([eps, activation_backward], "llama", backward=True)
+    assert name_modules(result) == [FORWARD[eps][1], BACKWARD[activation_backward][1]]
+    assert result.own_errors[1].slot is Slot.GRAD_OUTPUT
+
+
+# -- models of our own ------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.scale = width**-0.5
+
+    def forward(self, x, mask):
+        scores = self.query(x) @ self.key(x).transpose(1, 2) * self.scale
+        return self.out((scores + mask).softmax(-1) @ self.value(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(width), Attention(width)
+
+    def forward(self, x, mask):
+        return x + self.attention(self.norm(x), mask)
+
+
+class Net(nn.Module):
+    shift = 1
+
+    def __init__(self, width=8, depth=3):
+        super().__init__()
+        self.embed = nn.Linear(4, width)
+        self.layers = nn.ModuleList(Layer(width) for _ in range(depth))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        mask = torch.full((x.shape[1], x.shape[1]), -1e4).triu(self.shift)
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x)
+
+
+class PortAttention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.factor = width**-0.5
+
+    def forward(self, hidden, attention_mask):
+        scores = torch.einsum("bid,bjd->bij", self.q(hidden), self.k(hidden)) * self.factor
+        return self.o((scores + attention_mask).softmax(-1) @ self.v(hidden))
+
+
+class PortBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.ln, self.attn, self.gain = nn.LayerNorm(width), PortAttention(width), 1.0
+
+    def forward(self, hidden, attention_mask=None):
+        return self.gain * hidden + self.attn(hidden=self.ln(hidden), attention_mask=attention_mask)
+
+
+class Port(nn.Module):
+    def __init__(self, width=8, depth=3):
+        super().__init__()
+        self.stem = nn.Linear(4, width)
+        self.blocks = nn.ModuleList(PortBlock(width) for _ in range(depth))
+        self.classifier = nn.Linear(width, 3)
+
+    def forward(self, tokens):
+        attention_mask = torch.full((tokens.shape[1], tokens.shape[1]), -1e4).triu(1)
+        tokens = self.stem(tokens)
+        for block in self.blocks:
+            tokens = block(tokens, attention_mask=attention_mask)
+        return self.classifier(tokens)
+
+
+NAMES = {"stem": "embed", "blocks": "layers", "classifier": "head", "ln": "norm", "attn": "attention"}
+NAMES |= {"q": "query", "k": "key", "v": "value", "o": "out"}
+
+
+def make_port(net):
+    port = Port()
+    held = net.state_dict()
+    port.load_state_dict(
+        {name: held[".".join(NAMES.get(part, part) for part in name.split("."))] for name in port.state_dict()}
+    )
+    return port
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture
+def batch():
+    return torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_good_port_has_no_own_errors(net, batch):
+    result = nndiff.compare(net, make_port(net), inputs=batch, backward=True, replay=True)
+    assert (result.exit_code, result.own_errors, list_missing(result)) == (0, (), [])
+    assert any(pair.own is not None for pair in result.pairs)
+
+
+def test_three_faults_in_a_port_with_other_names(net, batch):
+    port = make_port(net)
+    port.blocks[0].ln.eps = 1e-2
+    port.blocks[1].attn.factor = 1.0
+    port.blocks[2].gain = 1.1
+    result = nndiff.compare(net, port, inputs=batch)
+    assert name_modules(result) == ["layers.0.norm", "layers.1.attention", "layers.2"]
+    assert [error.candidate_module for error in result.own_errors] == ["blocks.0.ln", "blocks.1.attn", "blocks.2"]
+    second, third = result.own_errors[1:]
+    assert (second.after, second.before) == ("layers.1.attention.value", "layers.1.attention.out")
+    assert (third.after, third.before) == ("layers.2.attention", "")
+    assert second.classes == ("Attention", "PortAttention")
+    assert "layers.1.attention.key:output" in second.given
+    causes = {finding.where: finding.cause for finding in result.findings}
+    assert all((error.name,) in causes for error in result.own_errors)
+    assert "at fault   3 modules" in str(result)
+
+
+def test_a_mask_handed_to_all_layers_is_one_error(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.shift = 2
+    result = nndiff.compare(net, wrong, inputs=batch)
+    assert name_modules(result) == [""]
+    assert (result.own_errors[0].name, len(result.own_errors[0].also)) == ("layers.0:input.1", 2)
+
+
+def test_several_batches_and_candidates(net, batch):
+    one, two = copy.deepcopy(net), copy.deepcopy(net)
+    one.layers[1].norm.eps = 1e-2
+    two.layers[2].attention.scale = 1.0
+    result = nndiff.compare(net, one, two, inputs=[batch, batch + 1])
+    found = [(error.candidate, error.module) for error in result.own_errors]
+    assert found == [("<Net>", "layers.1.norm"), ("<Net> (2)", "layers.2.attention")]
+
+
+class Shared(nn.Module):
+    """Call one module several times, write in place, and return tuples, dicts and dataclasses."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.linear, self.act, self.norm = nn.Linear(6, 6), nn.ReLU(inplace=True), nn.BatchNorm1d(6)
+        self.pair, self.head, self.factor = Pair(), nn.Linear(6, 2), factor
+
+    def forward(self, x):
+        x = self.act(self.norm(self.linear(x)))
+        x = x - 0.1
+        self.act(x)  # in place: what it returns is not needed
+        parts = self.pair(self.linear(x))
+        state = parts["state"].value * self.factor
+        return {"logits": self.head(state + parts["both"][0]), "state": state}
+
+
+@dataclass(frozen=True)
+class State:
+    value: torch.Tensor
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return {"both": (x.relu(), [x + 1]), "state": State(x.tanh())}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_in_place_shared_and_nested(backward):
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
+    sides = []
+    for factor in (1.0, 1.5):
+        torch.manual_seed(0)
+        sides.append(Shared(factor))
+    result = nndiff.compare(*sides, inputs=inputs, backward=backward, mode="train", seed=1)
+    assert (name_modules(result), list_missing(result)) == ([""], [])
+    assert result.own_errors[0].after == "pair"
+
+
+def test_a_custom_backward_that_is_wrong(net, batch):
+    wrong = copy.deepcopy(net)
+    act = wrong.layers[1].norm.forward
+    wrong.layers[1].norm.forward = lambda x: act(slightly(x))
+    assert nndiff.compare(net, wrong, inputs=batch).exit_code == 0
+    result = nndiff.compare(net, wrong, inputs=batch, backward=True)
+    assert len(result.own_errors) == 1
+    assert result.own_errors[0].module in ("layers.1", "layers.1.norm")
+    assert result.own_errors[0].slot is Slot.GRAD_OUTPUT
+
+
+# -- what experiments cost, and what they leave ------------------------------------------------------------------------
+
+
+def count_calls(module, counts, name):
+    module.register_forward_pre_hook(lambda *_: counts.update({name: counts.get(name, 0) + 1}))
+
+
+def test_at_most_four_passes_more_and_nothing_is_changed(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    for side in (net, wrong):
+        side.embed.weight.grad = torch.ones_like(side.embed.weight)
+    before = [copy.deepcopy(side.state_dict()) for side in (net, wrong)]
+    counts: dict[str, int] = {}
+    handles = len(net.embed._forward_hooks)
+    count_calls(net, counts, "reference")
+    count_calls(wrong, counts, "candidate")
+    random_state = torch.get_rng_state()
+    result = nndiff.compare(net, wrong, inputs=batch, backward=True)
+    assert result.own_errors
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert counts["candidate"] == 2
+    assert sum(counts.values()) <= 2 + 4
+    for side, held in zip((net, wrong), before, strict=True):
+        assert all(torch.equal(side.state_dict()[name], tensor) for name, tensor in held.items())
+        assert torch.equal(side.embed.weight.grad, torch.ones_like(side.embed.weight))
+        assert side.head.weight.grad is None
+    assert len(net.embed._forward_hooks) == handles
+    counts.clear()
+    assert not nndiff.compare(net, wrong, inputs=batch, replay=False, noise=False).own_errors
+    assert counts == {"reference": 1, "candidate": 1}
+    counts.clear()
+    assert nndiff.compare(net, copy.deepcopy(net), inputs=batch).exit_code == 0
+    assert counts["reference"] == 1 + 1  # a copy takes the hook along
+
+
+def test_a_model_that_fails_when_it_runs_again_is_compared_all_the_same(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    runs = iter([None])
+    plain = wrong.forward
+
+    def forward(x):
+        next(runs)
+        return plain(x)
+
+    wrong.forward = forward
+    result = nndiff.compare(net, wrong, inputs=batch)
+    assert (result.exit_code, result.own_errors) == (1, ())
+    assert "was not replayed" in list_missing(result)[0]
+    assert result.first_divergence.module == "layers.1.norm"
+
+
+def test_a_reference_that_does_not_repeat_itself(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    plain, drift = net.forward, iter(range(9))
+    net.forward = lambda x: plain(x) + next(drift)
+    result = nndiff.compare(net, wrong, inputs=batch)
+    assert (result.exit_code, result.own_errors) == (1, ())
+    assert "does not repeat itself" in list_missing(result)[0]
+
+
+FILE = """
+import torch
+from torch import nn
+
+def model(eps=1e-5, seeded=True):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=eps), nn.Tanh(), nn.Linear(8, 2))
+    if not seeded:
+        torch.seed()
+        nn.init.normal_(net[0].weight)
+    return net
+
+def wrong():
+    net = model(1e-1)
+    with torch.no_grad():
+        net[3].bias.add_(1)
+    return net
+
+def unseeded():
+    return model(seeded=False)
+
+def inputs():
+    return torch.randn(3, 4)
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(FILE)
+    return tmp_path / "net.py"
+
+
+def run_json(*words):
+    run_command(*words, "-q", "--report", "json:x.json")
+    with open("x.json") as stream:
+        return json.load(stream)
+
+
+def test_nndiff_run_replays_in_its_own_process(file):
+    data = run_json("run", "net.py", "net.py:wrong")
+    assert [error["module"] for error in data["own_errors"]] == ["1", "3"]
+    assert run_json("run", "net.py", "net.py:wrong", "--no-replay", "--no-noise")["own_errors"] == []
+
+
+def test_nndiff_diff_replays_a_model_on_a_recording(file):
+    run_command("record", "net.py", "-o", "a.nnrec")
+    data = run_json("diff", "a.nnrec", "net.py:wrong")
+    assert [error["module"] for error in data["own_errors"]] == ["1", "3"]
+    assert run_json("diff", "a.nnrec", "net.py:wrong", "--no-replay")["own_errors"] == []
+
+
+def test_weights_that_are_drawn_anew_are_not_replayed(file):
+    data = run_json("run", "net.py", "net.py:unseeded")
+    assert data["exit_code"] == 1
+    notes = [note["text"] for note in data["notes"] if note["slug"] == "no-experiment"]
+    assert "does not hold the same weights" in notes[0]
+
+
+def test_own_errors_are_kept_in_a_saved_result(net, batch, tmp_path):
+    from nndiff.relations import load_relation
+    from nndiff.result_json import load
+    from nndiff.tolerance import Tolerance
+
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    result = nndiff.compare(net, wrong, inputs=batch)
+    result.save(tmp_path / "x.json")
+    loaded = load(tmp_path / "x.json", load_relation)
+    assert loaded.own_errors == result.own_errors
+    assert loaded.judged_at(Tolerance(1e-6, 1e-6)).own_errors == result.own_errors
+    assert loaded.judged_at(Tolerance(10, 10)).own_errors == ()

@@ -132,7 +132,7 @@ def fit_numbers(source: TensorRef, rounded: TensorRef, bound: Bound, size_of: Si
         for axis, size in enumerate(source.shape):
             if 1 < size < source.count:
                 fits.append(Fit.start(axis, size))
-    for rows, source_block, rounded_block in read_row_blocks(source, rounded):
+    for rows, source_block, rounded_block in read_parting_first(source, rounded):
         with np.errstate(all="ignore"):
             low, high = bound(source_block, rounded_block, rounded.dtype.name)
             sizes = size_of(source_block), size_of(rounded_block)
@@ -147,34 +147,52 @@ def fit_numbers(source: TensorRef, rounded: TensorRef, bound: Bound, size_of: Si
 
 def narrow_fit(fit: Fit, shape: Shape, rows: Array, bounds: tuple[Array, Array], sizes: tuple[Array, Array]) -> None:
     """Take the elements of some rows into account."""
-    reduced_axis = 0 if fit.axis == len(shape) - 1 else 1
-    low, high = bounds[0].max(axis=reduced_axis), bounds[1].min(axis=reduced_axis)
-    tells = ~np.isnan(sizes[0]) & ~np.isnan(sizes[1])
-    counts = tells.sum(axis=reduced_axis)
-    extremes = []
-    for size in sizes:
-        extremes.append(
-            (
-                np.where(tells, size, np.inf).min(axis=reduced_axis),
-                np.where(tells, size, -np.inf).max(axis=reduced_axis),
-            )
-        )
     places = find_places(rows, shape, fit.axis)
-    np.maximum.at(fit.low, places, low)
-    np.minimum.at(fit.high, places, high)
-    np.add.at(fit.counts, places, counts)
-    for side, (smallest, largest) in enumerate(extremes):
-        np.minimum.at(fit.smallest[side], places, smallest)
-        np.maximum.at(fit.largest[side], places, largest)
+    tells = ~np.isnan(sizes[0]) & ~np.isnan(sizes[1])
+    np.maximum.at(fit.low, places, reduce_rows(np.maximum, bounds[0], fit.axis, shape))
+    np.minimum.at(fit.high, places, reduce_rows(np.minimum, bounds[1], fit.axis, shape))
+    np.add.at(fit.counts, places, reduce_rows(np.add, tells.astype(int), fit.axis, shape))
+    for side, size in enumerate(sizes):
+        smallest, largest = np.where(tells, size, np.inf), np.where(tells, size, -np.inf)
+        np.minimum.at(fit.smallest[side], places, reduce_rows(np.minimum, smallest, fit.axis, shape))
+        np.maximum.at(fit.largest[side], places, reduce_rows(np.maximum, largest, fit.axis, shape))
+
+
+def reduce_rows(reduce: np.ufunc, elements: Array, axis: int | None, shape: Shape) -> Array:
+    """Return what elements of rows come to at each of the places that `find_places` gives."""
+    if axis is None:
+        return np.array([reduce.reduce(elements, axis=None)])
+    return np.asarray(reduce.reduce(elements, axis=0 if axis == len(shape) - 1 else 1))
 
 
 def find_places(rows: Array, shape: Shape, axis: int | None) -> Array:
-    """Return at which place along an axis each row of the last axis is; for the last axis itself, all its places."""
+    """Return at which place along an axis each row of the last axis is; for the last axis itself, all its places.
+
+    Where one number is for all elements there is one place.
+    """
     if axis is None:
-        return np.zeros(len(rows), int)
+        return np.zeros(1, int)
     if axis == len(shape) - 1:
         return np.arange(shape[-1])
     return rows // math.prod(shape[axis + 1 : -1]) % shape[axis]
+
+
+def read_parting_first(ours: TensorRef, theirs: TensorRef) -> Iterator[tuple[Array, ...]]:
+    """Yield the row blocks of two tensors, the first in which they differ before all others; nothing if they are equal.
+
+    Nearly every wrong way to make one of the other ends at what differs, however much is equal.
+    """
+    parting = None
+    for number, (rows, our_block, their_block) in enumerate(read_row_blocks(ours, theirs)):
+        if not np.array_equal(our_block, their_block, equal_nan=True):
+            parting = number
+            yield rows, our_block, their_block
+            break
+    if parting is None:
+        return
+    for number, rows_and_block in enumerate(read_row_blocks(ours, theirs)):
+        if number != parting:
+            yield rows_and_block
 
 
 def read_row_blocks(*tensors: TensorRef) -> Iterator[tuple[Array, ...]]:

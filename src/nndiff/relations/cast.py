@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nndiff.relations.along import LEAST_EVIDENCE, read_row_blocks
+from nndiff.relations.along import LEAST_EVIDENCE, read_parting_first, read_row_blocks
 from nndiff.relations.relation import Operation, Relation
 from nndiff.relations.rounding import FORMATS, round_numbers
 from nndiff.relations.value_operations import Round
@@ -77,8 +77,9 @@ def find_chain(finer: TensorRef, coarser: TensorRef) -> tuple[str, ...]:
     A chain that rounds nothing away is no cast: the elements of both sides would be equal.
     """
     chains = [chain for chain in CHAINS if fits_types(chain, finer, coarser)]
-    is_equal = True
-    for _, finer_block, coarser_block in read_row_blocks(finer, coarser):
+    are_equal = True
+    for _, finer_block, coarser_block in read_parting_first(finer, coarser):
+        are_equal = False
         kept = []
         for chain in chains:
             rounded = finer_block
@@ -89,8 +90,7 @@ def find_chain(finer: TensorRef, coarser: TensorRef) -> tuple[str, ...]:
         chains = kept
         if not chains:
             return ()
-        is_equal = is_equal and np.array_equal(finer_block, coarser_block, equal_nan=True)
-    return () if is_equal else chains[0]
+    return () if are_equal else chains[0]
 
 
 def fits_types(chain: Sequence[str], finer: TensorRef, coarser: TensorRef) -> bool:

@@ -95,11 +95,11 @@ def prove_stored(
 def bound_factor(elements: Array, values: Array, dtype: str) -> tuple[Array, Array]:
     """Return between which factors those lie that, multiplied with elements, are rounded to values."""
     wide = elements.astype(np.float64)
-    bounds = np.sort([bound / wide for bound in bound_preimages(values, dtype)], axis=0)
+    ends = [bound / wide for bound in bound_preimages(values, dtype)]
     same = (np.isnan(elements) & np.isnan(values)) | ((elements == 0) & (values == 0))
     possible = np.isfinite(elements) & np.isfinite(values) & (elements != 0)
-    low = np.where(possible, bounds[0], np.where(same, -np.inf, np.inf))
-    high = np.where(possible, bounds[1], np.where(same, np.inf, -np.inf))
+    low = np.where(possible, np.fmin(*ends), np.where(same, -np.inf, np.inf))
+    high = np.where(possible, np.fmax(*ends), np.where(same, np.inf, -np.inf))
     infinite = np.isinf(elements) & np.isinf(values)
     sign = np.sign(elements) * np.sign(values)
     low = np.where(infinite, np.where(sign > 0, 0.0, -np.inf), low)

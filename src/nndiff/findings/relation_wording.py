@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nndiff.findings.causes import Cause
+from nndiff.names import without_numbers
 from nndiff.relations import Relation
 from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
@@ -116,7 +117,14 @@ def _name_side(relation: Relation) -> str:
 
 def label_parts(parts: Sequence[TensorRef]) -> list[str]:
     """Return what tells the names of parts apart: `q_proj`, `k_proj`, `v_proj`."""
-    words = [part.name.split(".") for part in parts]
+    labels = shorten_names([part.name for part in parts])
+    alike = [without_numbers(label) for label in labels]  # the same in every block, if that still tells them apart
+    return alike if len(set(alike)) == len(alike) else labels
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """Return names without the words that all begin or end with."""
+    words = [name.split(".") for name in names]
     shortest = min(len(name) for name in words)
     start = stop = 0
     while start < shortest and len({name[start] for name in words}) == 1:
@@ -143,10 +151,12 @@ def describe_form(form: LayoutForm, relation: Relation, labels: Sequence[str]) -
         Form.GATE_ORDER: (f"gates in the order {_list_order(form.order)}", ""),
         Form.HALVES_SWAPPED: (f"the two halves are swapped {along}", ""),
         Form.CHANNELS_REVERSED: (f"channels reversed {along}, as RGB against BGR", ""),
+        Form.REPEATED: (f"each block of {form.block} is held {form.copies} times {along}", ""),
         Form.FLATTEN_ORDER: (f"columns flattened in another order: {_list_sizes(form)}, axes {form.order}", ""),
     }
     sentence, detail = sentences.get(form.form, (form.form.value, relation.text))
-    return RelationText(cause, sentence + (" and transposed" if form.transposed else ""), detail)
+    sentence += (" and transposed" if form.transposed else "") + (_EQUAL_ROWS if form.ambiguous else "")
+    return RelationText(cause, sentence, detail)
 
 
 _FUSED_WORDS = {
@@ -159,6 +169,9 @@ _FUSED_WORDS = {
 }
 
 
+_EQUAL_ROWS = "; some are equal, so other orders agree as well"
+
+
 def _describe_fused(form: LayoutForm, labels: Sequence[str]) -> str:
     """Return how parts lie in a whole."""
     how = _FUSED_WORDS[form.form] + (f" along axis {form.axis}" if form.axis else "")
@@ -167,10 +180,15 @@ def _describe_fused(form: LayoutForm, labels: Sequence[str]) -> str:
         how += f" in the order {_list_order([labels[number] for number in form.order])}"
     if form.groups:
         how += f", {form.groups} groups of {' + '.join(str(form.rows[number]) for number in form.order)} rows"
+    if form.form is Form.STACKED and form.inner is not None:
+        order = form.inner.order or range(len(form.inner.rows))
+        inside = [labels[number] for number in order]
+        how += f", in each {_list_order(shorten_names(inside))} {_FUSED_WORDS[form.inner.form]}"
     if form.transposed:
         how += ", each transposed"
-    if form.inner is not None:
+    if form.inner is not None and form.inner_parts:
         how += f"; {_list_order([labels[number] for number in form.inner_parts])}: {form.inner.form.value}"
+    how += _EQUAL_ROWS if form.ambiguous else ""
     return f"one tensor of the reference holds several of the candidate, {how}" if form.split else f"fused: {how}"
 
 

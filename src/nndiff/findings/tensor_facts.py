@@ -76,7 +76,7 @@ def find_tensor_facts(pairs: Sequence[SitePair], equal: Sequence[SitePair]) -> I
     for (cause, text), names in groups.items():
         evidence = f"{first_few([f'`{name}`' for name in names])}: {text}"
         yield Finding(cause, tuple(names), evidence, REPAIRS[cause], 1.0)
-    yield from find_step(pairs)
+    yield from find_step(pairs, equal)
 
 
 REPAIRS = {
@@ -214,8 +214,8 @@ def name_initialisation(mean: float, std: float, low: float, high: float, fan_in
     return ""
 
 
-def find_step(pairs: Sequence[SitePair]) -> Iterator[Finding]:
-    """Yield that everything moved by one and the same amount: the first step of Adam, whose size is its rate."""
+def find_step(pairs: Sequence[SitePair], equal: Sequence[SitePair]) -> Iterator[Finding]:
+    """Yield that nearly everything moved by one and the same amount: the first step of Adam, whose size is its rate."""
     steps = []
     for site in pairs:
         numbers = site.pair.stored
@@ -230,7 +230,8 @@ def find_step(pairs: Sequence[SitePair]) -> Iterator[Finding]:
     moved = sum(numbers.p50 >= least for numbers in steps)
     # rows of an embedding that no token of the batch asked for stay where they are, but for weight decay
     resting = sum(numbers.p50 <= RESTING_SHARE * largest and numbers.max_abs >= least for numbers in steps)
-    if moved + resting == len(steps) and moved > resting:
+    frozen = sum(site.reference.count >= FEWEST_STEPPED for site in equal)
+    if moved + resting == len(steps) and moved > resting + frozen:
         names = tuple(site.pair.name for site in pairs)
         evidence = f"nearly every element moved by {largest:.3g}, up or down: one step of Adam of that learning rate"
         yield Finding(Cause.OPTIMIZER_STEP, names, evidence, "compare checkpoints of the same step", 0.9)

@@ -681,6 +681,59 @@ def gate_and_up_of_experts_interleaved() -> Sides:
     return weights, stacked
 
 
+def qwen() -> Weights:
+    """Return a Llama with biases of queries, keys and values."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=96, hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    return weights_of(Qwen2ForCausalLM(config))
+
+
+def interleave_rows(array: NDArray) -> NDArray:
+    """Return rows of heads of 8, or their single numbers, from halves to interleaved."""
+    return array.reshape(-1, 2, 4, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+@known("rope-layout", accept="layout", related=12)
+def rope_of_weights_and_biases() -> Sides:
+    return qwen(), change(qwen(), r"(q|k)_proj", interleave_rows)
+
+
+@known("fused", accept="layout", related=6)
+def weights_and_biases_per_group_with_rope() -> Sides:
+    """As Megatron has them: 3 queries, their key and value, in each of 2 groups."""
+
+    def join(query: NDArray, key: NDArray, value: NDArray) -> NDArray:
+        parts = [part.reshape(2, -1, *part.shape[1:]) for part in (query, key, value)]
+        return np.concatenate(parts, axis=1).reshape(-1, *query.shape[1:])
+
+    return qwen(), fuse_qkv(change(qwen(), r"(q|k)_proj", interleave_rows), join)
+
+
+@known("rope-layout", accept="layout", related=6)
+def rope_of_a_part_of_each_head() -> Sides:
+    def interleave(array: NDArray) -> NDArray:
+        heads = array.reshape(-1, 16, array.shape[1]).copy()
+        heads[:, :12] = heads[:, :12].reshape(-1, 2, 6, array.shape[1]).swapaxes(1, 2).reshape(-1, 12, array.shape[1])
+        return heads.reshape(array.shape)
+
+    return llama(), change(llama(), r"(q|k)_proj\.weight", interleave)
+
+
+@known("vocab", "cast", "transposed", accept="vocab,cast,layout")
+def tied_with_rows_added() -> Sides:
+    def pad(array: NDArray) -> NDArray:
+        return np.concatenate([array, np.zeros((4, array.shape[1]), array.dtype)])
+
+    weights = change(change(gpt2(), "wte", pad), r"(c_attn|c_proj|c_fc)\.weight", np.transpose)
+    del weights["lm_head.weight"]
+    return gpt2(), change(weights, "", round_to(torch.bfloat16))
+
+
 @known("rope-layout", "exception", accept="layout", related=5)
 def rope_interleaved_but_for_one_key() -> Sides:
     weights = change(llama(), r"(q|k)_proj\.weight", to_interleaved)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from known_relations import KNOWN, UNRELATED, change, llama, round_to
+from known_relations import KNOWN, UNRELATED, change, llama, round_to, to_interleaved
 from safetensors.numpy import load_file, save_file
 
 import nndiff
@@ -103,6 +104,57 @@ def test_a_key_that_was_left_out_is_named():
     assert "2 of 3 `model.layers.#.self_attn.k_proj.weight`: rows permuted" in finding.evidence
     assert "(equal as it is stored)" in finding.evidence
     assert "1 exception" in str(found)
+
+
+def test_a_part_of_each_head_that_rotates_is_named():
+    (finding,) = nndiff.compare(*KNOWN["rope_of_a_part_of_each_head"].make()).findings
+    assert "from rotate-half to interleaved RoPE (1 head of 16, 12 of which rotate; 2 heads" in finding.evidence
+
+
+def test_two_pairs_that_rotate_do_not_tell_the_direction():
+    weights = {"layers.0.self_attn.q_proj.weight": llama()["model.layers.0.self_attn.q_proj.weight"]}
+    (finding,) = nndiff.compare(weights, change(weights, "q_proj", lambda array: to_interleaved(array, 4))).findings
+    assert "rows permuted between rotate-half and interleaved RoPE (8 heads of 4)" in finding.evidence
+
+
+def test_rows_that_are_equal_have_other_orders():
+    rows = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    weights = {"w": np.concatenate([rows, rows])}
+    (finding,) = nndiff.compare(weights, change(weights, "w", lambda array: array[[1, 0, 2, 3, 4, 5, 7, 6]])).findings
+    assert "some are equal, so other orders agree as well" in finding.evidence
+
+
+def test_blocks_that_begin_as_copies_are_no_ties():
+    """A model made deeper by copies of its layers is another network."""
+    weights = llama()
+    deeper = dict(weights)
+    for name, array in weights.items():
+        deeper[re.sub(r"layers\.(\d+)", lambda match: f"layers.{int(match[1]) + 3}", name)] = array.copy()
+    for sides in ((weights, deeper), (deeper, weights)):
+        found = nndiff.compare(*sides)
+        assert found.exit_code == 1
+        assert len([leftover for leftover in found.leftovers if leftover.counts]) == 27
+
+
+def test_one_block_for_all_may_be_stored_for_each():
+    """As ALBERT has one layer for all."""
+    weights = llama(1)
+    copies = dict(weights)
+    for name, array in weights.items():
+        copies[name.replace("layers.0", "layers.1")] = array.copy()
+    assert nndiff.compare(weights, copies).exit_code == 0
+
+
+def test_layers_that_were_dropped_shift_the_others():
+    weights = llama(6)
+    kept = {}
+    for name, array in weights.items():
+        layer = re.search(r"layers\.(\d+)", name)
+        if layer is None or layer[1] in "0145":
+            kept[name.replace("layers.4", "layers.2").replace("layers.5", "layers.3")] = array
+    (finding,) = nndiff.compare(weights, kept).findings
+    assert finding.cause == "layers-shifted"
+    assert finding.evidence.startswith("18 tensors hold the values of others")
 
 
 def test_rounded_copies_have_no_exceptions():

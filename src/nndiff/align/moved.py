@@ -16,17 +16,18 @@ class Moved:
     """Say that the values of one of the reference's tensors are in one of the candidate's of another name."""
 
     reference_name: str
-    partner_name: str  # the candidate's tensor that it is paired with
+    partner_name: str  # the candidate's tensor that it is paired with; its own name if it has no partner
     candidate_name: str  # the one that holds its values
 
 
-def find_moved(pairs: Sequence[tuple[TensorRef, TensorRef]]) -> list[Moved]:
+def find_moved(pairs: Sequence[tuple[TensorRef, TensorRef]], left: Sequence[TensorRef] = ()) -> list[Moved]:
     """Return the tensors of pairs that differ whose values, in any order, are in another of these pairs.
 
-    Tensors of few values, and values that several tensors of a side hold, show nothing.
+    `left` are tensors of the reference without a partner, whose values may be there too. Tensors of few values, and
+    values that several tensors of a side hold, show nothing.
     """
     contents = Contents()
-    counts = Counter(tensor.count for tensor, _ in pairs)
+    counts = Counter(tensor.count for tensor in (*(tensor for tensor, _ in pairs), *left))
     partner_counts = Counter(partner.count for _, partner in pairs)
     sides: tuple[list[TensorRef], list[TensorRef]] = ([], [])
     for pair in pairs:
@@ -34,6 +35,9 @@ def find_moved(pairs: Sequence[tuple[TensorRef, TensorRef]]) -> list[Moved]:
             fits = (partner_counts, counts)[side][tensor.count] > (pair[0].count == pair[1].count)
             if fits and tensor.count and not tensor.missing and contents.is_varied(tensor):
                 sides[side].append(tensor)
+    for tensor in left:
+        if partner_counts[tensor.count] and not tensor.missing and contents.is_varied(tensor):
+            sides[0].append(tensor)
     name_of = {tensor.name: partner.name for tensor, partner in pairs}
     moved: dict[str, Moved] = {}
     for rounded_side, rounding in list_roundings(sides):
@@ -46,8 +50,8 @@ def find_moved(pairs: Sequence[tuple[TensorRef, TensorRef]]) -> list[Moved]:
             partners.setdefault(content.key, []).append(name)
         for name, content in hashes[0].items():
             names = partners.get(content.key, [])
-            if owners[content.key] == 1 and len(names) == 1 and names[0] != name_of[name]:
-                moved.setdefault(name, Moved(name, name_of[name], names[0]))
+            if owners[content.key] == 1 and len(names) == 1 and names[0] != name_of.get(name):
+                moved.setdefault(name, Moved(name, name_of.get(name, name), names[0]))
     return list(moved.values())
 
 

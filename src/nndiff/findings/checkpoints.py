@@ -15,7 +15,7 @@ from nndiff.plan import Plan
 from nndiff.relations import Relation
 from nndiff.relations.buffers import compare_frequencies
 from nndiff.relations.proof import agree_after, read_array
-from nndiff.result import JOINT, Finding, Leftover
+from nndiff.result import JOINT, REFERENCE, Finding, Leftover
 from nndiff.tensors import Shape, TensorRef
 from nndiff.text import first_few
 from nndiff.verdict import RelationKind, Verdict
@@ -32,7 +32,8 @@ def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequen
     yield from find_frequencies(pairs)
     unexplained = [site for site in pairs if site.pair.verdict in (Verdict.DIFFERENT, Verdict.NOT_FINITE)]
     unexplained = [site for site in unexplained if site.pair.related is None]
-    moved = explain_moved(unexplained)
+    left = [item for item in leftovers if item.counts and item.side == REFERENCE]
+    moved = explain_moved(unexplained, [plan.reference.tensors[item.name] for item in left])
     if moved is not None:
         yield moved
         unexplained = [site for site in unexplained if site.reference.name not in moved.where]

@@ -14,6 +14,7 @@ from nndiff.relations.operations import Add, Multiply, WeightNorm
 from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
 from nndiff.relations.vocab import describe_added_rows
 from nndiff.tensors import TensorRef
+from nndiff.text import plural
 from nndiff.verdict import RelationKind
 
 _CAUSES_OF_FORMS = {
@@ -139,13 +140,17 @@ def describe_form(form: LayoutForm, relation: Relation, labels: Sequence[str]) -
     cause = _CAUSES_OF_FORMS.get(form.form, Cause.ROWS_PERMUTED)
     if cause is Cause.FUSED:
         return RelationText(cause, _describe_fused(form, labels))
-    heads = f"{form.heads} heads of {form.head_dim}"
+    heads = f"{plural(form.heads or 0, 'head')} of {form.head_dim}"
+    heads += f", {form.rotary_dim} of which rotate" if form.rotary_dim else ""
+    to_halves, to_interleaved = "from interleaved to rotate-half", "from rotate-half to interleaved"
+    if (form.rotary_dim or form.head_dim) == 4:  # two pairs are interleaved as they are taken apart
+        to_halves = to_interleaved = "between rotate-half and interleaved"
     along = f"along axis {form.axis}" + (f", in each of {form.groups} groups" if form.groups else "")
     sentences = {
         Form.TRANSPOSED: ("transposed", ""),
         Form.AXES_PERMUTED: (f"axes in another order: {relation.text} gives the reference", ""),
-        Form.ROPE_TO_HALVES: ("rows permuted from interleaved to rotate-half RoPE", heads),
-        Form.ROPE_TO_INTERLEAVED: ("rows permuted from rotate-half to interleaved RoPE", heads),
+        Form.ROPE_TO_HALVES: (f"rows permuted {to_halves} RoPE", heads),
+        Form.ROPE_TO_INTERLEAVED: (f"rows permuted {to_interleaved} RoPE", heads),
         Form.HEAD_ORDER: (f"heads in the order {_list_order(form.order)}", heads),
         Form.BLOCK_ORDER: (f"blocks of {form.block} in the order {_list_order(form.order)} {along}", ""),
         Form.GATE_ORDER: (f"gates in the order {_list_order(form.order)}", ""),
@@ -155,8 +160,9 @@ def describe_form(form: LayoutForm, relation: Relation, labels: Sequence[str]) -
         Form.FLATTEN_ORDER: (f"columns flattened in another order: {_list_sizes(form)}, axes {form.order}", ""),
     }
     sentence, detail = sentences.get(form.form, (form.form.value, relation.text))
-    sentence += (" and transposed" if form.transposed else "") + (_EQUAL_ROWS if form.ambiguous else "")
-    return RelationText(cause, sentence, detail)
+    if form.ambiguous and cause is Cause.ROWS_PERMUTED:
+        detail += "; some are equal, so other orders agree as well"
+    return RelationText(cause, sentence + (" and transposed" if form.transposed else ""), detail)
 
 
 _FUSED_WORDS = {
@@ -167,9 +173,6 @@ _FUSED_WORDS = {
     Form.SHARDED: "joined from shards",
     Form.INTERLEAVED: "interleaved row by row",
 }
-
-
-_EQUAL_ROWS = "; some are equal, so other orders agree as well"
 
 
 def _describe_fused(form: LayoutForm, labels: Sequence[str]) -> str:
@@ -188,7 +191,6 @@ def _describe_fused(form: LayoutForm, labels: Sequence[str]) -> str:
         how += ", each transposed"
     if form.inner is not None and form.inner_parts:
         how += f"; {_list_order([labels[number] for number in form.inner_parts])}: {form.inner.form.value}"
-    how += _EQUAL_ROWS if form.ambiguous else ""
     return f"one tensor of the reference holds several of the candidate, {how}" if form.split else f"fused: {how}"
 
 

@@ -17,6 +17,7 @@ from nndiff.relations.low_rank import find_rank
 from nndiff.relations.quantised import find_grid
 from nndiff.relations.rounding import round_numbers
 from nndiff.result import Finding
+from nndiff.tensors import TensorRef
 from nndiff.text import first_few
 
 # Fresh weights: fewer elements show no distribution, and a sample is this many standard errors from what is expected
@@ -30,9 +31,12 @@ FEWEST_STEPPED = 32  # elements of a tensor that shows it
 _LAYER = re.compile(r"\d+")
 
 
-def explain_moved(pairs: Sequence[SitePair]) -> Finding | None:
-    """Return that values are found under another name of their kind: swapped, or layers numbered otherwise."""
-    moved = find_moved([site.tensors for site in pairs])
+def explain_moved(pairs: Sequence[SitePair], left: Sequence[TensorRef]) -> Finding | None:
+    """Return that values are found under another name of their kind: swapped, or layers numbered otherwise.
+
+    `left` are the tensors of the reference without a partner.
+    """
+    moved = find_moved([site.tensors for site in pairs], left)
     if not moved:
         return None
     moved = sorted(moved, key=sort_by_name)

@@ -28,7 +28,7 @@ from nndiff.relations.proof import are_too_large, are_too_large_to_move, is_read
 from nndiff.relations.relation import Operation, Prove, Relation
 from nndiff.relations.scale import read_factor
 from nndiff.relations.stored import load_relation
-from nndiff.relations.tied import prove_tied
+from nndiff.relations.tied import prove_tied, shares_storage
 from nndiff.relations.weight_norm import prove_gradient
 from nndiff.tensors import TensorRef
 
@@ -59,6 +59,7 @@ __all__ = [
     "relate_groups",
     "relate_leftovers",
     "relate_parts",
+    "shares_storage",
     "split_targets",
 ]
 

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 import nndiff
 from nndiff.commands import main
-from nndiff.result import JOINT
+from nndiff.result import JOINT, NoteSlug
+from nndiff.tolerance import Tolerance
 from nndiff.verdict import RelationKind
 
 COMPUTED = ("scale", "shift", "fold", "quantised")  # to the rounding of the type, not always to the bit
@@ -104,6 +105,16 @@ def test_a_key_that_was_left_out_is_named():
     assert "2 of 3 `model.layers.#.self_attn.k_proj.weight`: rows permuted" in finding.evidence
     assert "(equal as it is stored)" in finding.evidence
     assert "1 exception" in str(found)
+
+
+def test_a_fold_of_a_shorter_type_is_judged_again_as_it_was():
+    """Its numbers are out of tolerance and within rounding: a smaller tolerance would have to prove it again."""
+    found = nndiff.compare(*KNOWN["batch_norm_folded_and_cast"].make(), accept="fold")
+    assert found.exit_code == 0
+    assert found.judged_at(Tolerance(1e-4, 1e-4, "given")).exit_code == 0
+    tighter = found.judged_at(Tolerance(1e-7, 1e-7, "given"))
+    assert tighter.exit_code == 1
+    assert any(pair.has_note(NoteSlug.COMPARE_AGAIN) for pair in tighter.pairs)
 
 
 def test_a_part_of_each_head_that_rotates_is_named():

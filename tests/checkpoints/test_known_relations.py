@@ -104,7 +104,7 @@ def test_a_key_that_was_left_out_is_named():
     assert finding.where == ("model.layers.1.self_attn.k_proj.weight",)
     assert "2 of 3 `model.layers.#.self_attn.k_proj.weight`: rows permuted" in finding.evidence
     assert "(equal as it is stored)" in finding.evidence
-    assert "1 exception" in str(found)
+    assert "30 of 30 explained (5 permuted for RoPE); 1 exception" in str(found)
 
 
 def test_a_fold_of_a_shorter_type_is_judged_again_as_it_was():

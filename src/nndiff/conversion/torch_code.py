@@ -170,7 +170,8 @@ def _write_operation(operation: Operation, arrays: list[str]) -> list[str]:
             return [" + ".join(arrays)]
         case "weight_norm":
             size, direction = (f"{array}.double()" for array in arrays)
-            return [f"{size} * {direction} / {direction}.norm(dim={tuple(values.axes)}, keepdim=True)"]
+            length = f"{direction}.square().sum({tuple(values.axes)}, keepdim=True).sqrt()"
+            return [f"{size} * {direction} / {length}"]
         case "add_low_rank":
             weight, down, up = (f"{array}.double()" for array in arrays)
             return [f"({weight} + {values.scale!r} * ({up} @ {down}){'.T' if values.transposed else ''})"]

@@ -168,11 +168,20 @@ def test_layers_that_were_dropped_shift_the_others():
     assert finding.evidence.startswith("18 tensors hold the values of others")
 
 
-def test_rounded_copies_have_no_exceptions():
-    """Norms of ones are the same once rounded: those that were trained are rounded as the others are."""
+def test_another_precision_is_no_exception():
+    """One layer is kept in float32; norms of ones are the same once rounded."""
     weights = change(llama(), r"layers\.1\.input_layernorm", np.ones_like)
-    found = nndiff.compare(weights, change(weights, "", round_to(torch.bfloat16)))
-    assert {finding.cause for finding in found.findings} == {"cast"}
+    permuted = change(weights, r"(q|k)_proj\.weight", to_interleaved)
+    for candidate, causes in ((weights, {"cast"}), (permuted, {"cast", "rope-layout"})):
+        rounded = change(candidate, r"^(?!.*layers\.2\.)", round_to(torch.bfloat16))
+        assert {finding.cause for finding in nndiff.compare(weights, rounded).findings} == causes
+
+
+def test_an_exception_may_be_rounded_too():
+    sides = KNOWN["rope_interleaved_but_for_one_key"].make()
+    found = nndiff.compare(sides[0], change(sides[1], "", round_to(torch.bfloat16)))
+    (finding,) = [finding for finding in found.findings if finding.cause == "exception"]
+    assert finding.where == ("model.layers.1.self_attn.k_proj.weight",)
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -20,6 +20,7 @@ from nndiff.tensors import Shape, TensorRef
 from nndiff.text import first_few
 from nndiff.verdict import RelationKind, Verdict
 
+CHOSEN_BY_LAYER = (RelationKind.TIED, RelationKind.CAST, RelationKind.QUANTISED)
 MOST_PATTERNS = 3  # patterns of names that a finding spells out
 
 
@@ -66,7 +67,8 @@ def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[s
 def find_exceptions(plan: Plan, pairs: Sequence[SitePair]) -> Iterator[Finding]:
     """Yield tensors that are not related as most of those at their place in other blocks: a conversion left them out.
 
-    A tensor for which the relation of the others holds as well is none: its values are the same once rounded, too.
+    A tensor for which the relation of the others holds as well is none. Nor is one of another precision, which may be
+    chosen layer by layer.
     """
     families: dict[tuple[str, Shape, Shape], list[SitePair]] = {}
     for site in pairs:
@@ -77,12 +79,12 @@ def find_exceptions(plan: Plan, pairs: Sequence[SitePair]) -> Iterator[Finding]:
     for (pattern, *_), sites in families.items():
         relations = [site.pair.related.relation if site.pair.related is not None else None for site in sites]
         relation, count = max(((known, relations.count(known)) for known in relations), key=lambda known: known[1])
-        if not isinstance(relation, Relation) or relation.kind is RelationKind.TIED or 2 * count <= len(sites):
+        if not isinstance(relation, Relation) or relation.kind in CHOSEN_BY_LAYER or 2 * count <= len(sites):
             continue
         for site, own in zip(sites, relations, strict=True):
             tensors = list_tensors(plan, site)
-            usual = describe_relation(relation, *tensors)
-            text = describe_relation(own, *tensors) if isinstance(own, Relation) else None
+            usual = describe_relation(relation.without_rounding(), *tensors)
+            text = describe_relation(own.without_rounding(), *tensors) if isinstance(own, Relation) else None
             arrays = [[read_array(tensor) for tensor in side] for side in tensors if text != usual]
             if text == usual or agree_after(relation, arrays[0], arrays[1], 0.0, 0.0):
                 continue

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nndiff import relations
+from nndiff.align.alignment import GroupMatch
 from nndiff.diagnosis.noise import Bounds
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.plan import Plan
@@ -27,18 +28,22 @@ def relate_checkpoints(
     if any(leftover.counts for leftover in leftovers):
         pair_tied(plan, related, tolerance, rules)
     search.prove_groups(related)  # first: a weight into which a norm is folded is also one scaled by channels
-    related.pairs = [search.prove_pair(site) for site in related.pairs]
+    pairs = list(related.pairs)
+    # weights before biases, single numbers of which do not tell in what order they stand
+    for number in sorted(range(len(pairs)), key=lambda number: -len(pairs[number].reference.shape)):
+        pairs[number] = search.prove_pair(pairs[number])
+    related.pairs = pairs
     return related
 
 
 class CheckpointSearch:
-    """Look for relations in two checkpoints; what was proven for one tensor is tried first on those of its shape."""
+    """Look for relations in two checkpoints; what was proven for one tensor is tried first on those of as many rows."""
 
     def __init__(self, plan: Plan, tolerance: Tolerance, rules: Rules) -> None:
         self._plan = plan
         self._tolerance = tolerance
         self._rules = rules
-        self._hints: dict[tuple[Shape, ...], list[relations.Relation]] = {}
+        self._hints: dict[tuple[Shape, ...], list[relations.Relation]] = {}  # by the length of the first axis of each
 
     def prove_pair(self, site: SitePair) -> SitePair:
         """Return a pair, with the relation that makes it agree where it differs and one is proven."""
@@ -58,7 +63,11 @@ class CheckpointSearch:
     def prove_groups(self, related: RelatedTensors) -> None:
         """Pair groups that alignment found by content, and those that belong together by their names."""
         plan = self._plan
-        for group in plan.alignment.groups:
+
+        def count_axes(group: GroupMatch) -> int:
+            return len(plan.reference.tensors[group.reference[0]].shape)
+
+        for group in sorted(plan.alignment.groups, key=count_axes, reverse=True):
             reference = [plan.reference.tensors[name] for name in group.reference]
             candidate = [plan.candidate.tensors[name] for name in group.candidate]
             relation = self._prove(reference, candidate, *self._choose_tolerance(reference, candidate))
@@ -97,8 +106,8 @@ class CheckpointSearch:
     def _prove(
         self, reference: Sequence[TensorRef], candidate: Sequence[TensorRef], atol: float, rtol: float
     ) -> relations.Relation | None:
-        shapes = tuple(tensor.shape for tensor in (*reference, *candidate))
-        hints = self._hints.setdefault(shapes, [])
+        lengths = tuple(tensor.shape[:1] for tensor in (*reference, *candidate))
+        hints = self._hints.setdefault(lengths, [])
         relation = relations.prove(reference, candidate, atol, rtol, hints, relations.STORED_FAMILIES)
         if relation is not None and relation not in hints and len(hints) < MOST_HINTS:
             hints.append(relation)

@@ -27,6 +27,7 @@ from nndiff.verdict import EXTRA_OUTPUTS, Judge, Outcome, RelationKind, Verdict
 
 # No tolerance takes part in the proof: bit for bit, or within half a step.
 EXACT = (RelationKind.TIED, RelationKind.MASK, RelationKind.QUANTISED)
+PROVEN_WITHIN_ROUNDING = (RelationKind.QUANTISED, RelationKind.FOLD)
 ACCEPTED_INSIDE = (RelationKind.LAYOUT, RelationKind.FOLD)  # for inner outputs, parameters and buffers of recordings
 
 NO_FLOOR = Note(NoteSlug.NOISE_NOT_MEASURED, "it has no finite noise floor, so it is judged at the default tolerance")
@@ -88,10 +89,11 @@ def note_missing_floor(pair: Pair, tolerance: Tolerance) -> Pair:
 def judge_related(kind: RelationKind, metrics: Metrics, dtypes: tuple[str, str], rules: Rules) -> Verdict:
     """Return the verdict that the numbers after an accepted relation give a pair.
 
-    Quantised weights agree if every element is within half a step, which is what the relation proves.
+    Quantised weights agree if every element is within half a step, folded ones if they are within the rounding of their
+    type: that is what the relation proves.
     """
     verdict = judge_numbers(metrics, dtypes, rules)
-    is_proof_enough = kind is RelationKind.QUANTISED and not rules.strict_dtype
+    is_proof_enough = kind in PROVEN_WITHIN_ROUNDING and not rules.strict_dtype
     return Verdict.CLOSE if is_proof_enough and verdict is Verdict.DIFFERENT else verdict
 
 

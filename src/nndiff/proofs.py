@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from nndiff.diagnosis.noise import Bounds, RecordedTolerance
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.judge import is_accepted, judge_related
 from nndiff.metrics import Metrics
-from nndiff.names import looks_trainable
+from nndiff.names import looks_trainable, without_numbers
 from nndiff.plan import Plan
 from nndiff.result import (
     CANDIDATE,
@@ -289,8 +290,12 @@ def _find_tied(
     plan: Plan, pairs: Sequence[SitePair], leftovers: Sequence[Leftover], tolerance: Tolerance, rules: Rules
 ) -> Iterator[tuple[str, TensorRef, SitePair]]:
     """Yield tensors without a partner that are a paired one under a second name, each with its pair."""
-    from nndiff.relations import measure_related, prove_tied
+    from nndiff.relations import measure_related, prove_tied, shares_storage
 
+    blocks: dict[str, Counter[str]] = {
+        REFERENCE: Counter(without_numbers(name) for name in plan.reference.tensors),
+        CANDIDATE: Counter(without_numbers(name) for name in plan.candidate.tensors),
+    }
     for leftover in leftovers:
         if not leftover.counts or (leftover.site is not None and leftover.site.slot is not Slot.PARAM):
             continue
@@ -300,16 +305,23 @@ def _find_tied(
             twin, partner = (site.reference, site.candidate) if on_reference else (site.candidate, site.reference)
             if not site.pair.certain or (leftover.site is not None and twin.site.slot is not leftover.site.slot):
                 continue  # what a module computes may be equal to a parameter, and is none
+            is_copy = without_numbers(tensor.name) == without_numbers(twin.name) and not shares_storage(tensor, twin)
+            if is_copy and blocks[CANDIDATE if on_reference else REFERENCE][without_numbers(partner.name)] > 1:
+                continue  # a block more that begins as a copy, where the other side has blocks of its own
             relation = prove_tied(tensor, twin)
             if relation is None:
                 continue
             sides = (tensor, partner) if on_reference else (partner, tensor)
             bounds = choose_bounds(plan, [sides[0]], [sides[1]], tolerance)
-            if tensor.shape != partner.shape or tensor.missing or partner.missing:
+            if tensor.missing or partner.missing:
                 break
             pair = make_related_pair(plan, [sides[0]], [sides[1]], bounds)
-            metrics = measure_related(relation, [sides[0]], [sides[1]], bounds.atol, bounds.rtol)
-            yield leftover.side, tensor, SitePair(apply_relation(pair, relation, metrics, rules), *sides)
+            if tensor.shape == partner.shape:
+                metrics = measure_related(relation, [sides[0]], [sides[1]], bounds.atol, bounds.rtol)
+                tied = apply_relation(pair, relation, metrics, rules)
+                # where its twin is rounded, or has rows added, so has the tensor: that is still to be proven
+                pair = tied if tied.verdict.passed else replace(pair, stored=metrics)
+            yield leftover.side, tensor, SitePair(pair, *sides)
             break
 
 

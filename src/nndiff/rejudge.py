@@ -8,6 +8,7 @@ from dataclasses import replace
 from nndiff.errors import UsageError
 from nndiff.judge import (
     EXACT,
+    PROVEN_WITHIN_ROUNDING,
     apply_thresholds,
     is_accepted,
     judge_candidate,
@@ -191,8 +192,9 @@ def _judge_numbers_at(pair: Pair, atol: float, rtol: float, rules: Rules) -> tup
     if rules.strict_dtype and not same_dtype:
         return Verdict.DIFFERENT, True
     verdict, decided = pair.metrics.judge_at(same_dtype, atol, rtol)
-    if pair.related and pair.related.accepted and pair.related.relation.kind is RelationKind.QUANTISED:
-        return verdict if verdict.passed else Verdict.CLOSE, True
+    if pair.related and pair.related.accepted and pair.related.relation.kind in PROVEN_WITHIN_ROUNDING:
+        is_certain = pair.related.relation.kind in EXACT  # a fold may have been proven at the tolerance alone
+        return (verdict, decided or is_certain) if verdict.passed else (Verdict.CLOSE, is_certain)
     return verdict, decided
 
 

@@ -110,10 +110,10 @@ def _compare_files(file: str, reference: Window, candidate: Window) -> Iterator[
         documents = []
         for window in (reference, candidate):
             try:
-                documents.append(_unify_names(read_json(window, "settings"), 0))
+                documents.append(_unify_names(read_json(window, "text"), 0))
             except (SourceError, RecursionError) as error:
-                trouble = error.trouble if isinstance(error, SourceError) else "nested too deeply"
-                sides = (printable(trouble, 120), "not compared")
+                trouble = error.trouble if isinstance(error, SourceError) else "is nested too deeply"
+                sides = (printable(f"unreadable: it {trouble}", 120), "not compared")
                 yield "", sides if window is reference else sides[::-1]
                 return
         yield from _compare_values("", documents[0], documents[1], 0)

@@ -622,6 +622,132 @@ def another_theta() -> Sides:
     return {**weights, **buffer(1e4)}, {**weights, **buffer(5e5)}
 
 
+# -- several at once --------------------------------------------------------------------------------------------------
+
+
+@known("cast", accept="cast")
+def cast_to_bfloat16_and_stored_as_float16() -> Sides:
+    """Values that only float16 must round again are below its least normal number."""
+    rounded = change(llama(), "", round_to(torch.bfloat16))
+    return llama(), {name: array.astype(np.float16) for name, array in rounded.items()}
+
+
+@known("renamed", "cast", accept="cast")
+def tied_and_renamed_and_cast() -> Sides:
+    weights = gpt2()
+    rounded = rename(change(gpt2(), "", round_to(torch.bfloat16)), *TO_NANOGPT)
+    del rounded["lm_head.weight"]
+    return weights, rounded
+
+
+@known("layer-order", "cast")
+def layers_in_string_order_and_cast() -> Sides:
+    weights, moved = KNOWN["layers_in_string_order"].make()
+    return weights, change(moved, "", round_to(torch.bfloat16))
+
+
+@known("broadcast", accept="layout", related=6)
+def keys_and_values_repeated() -> Sides:
+    def repeat(array: NDArray) -> NDArray:
+        return np.repeat(array.reshape(2, 1, 8, 32), 2, axis=1).reshape(32, 32)
+
+    return llama(), change(llama(), "(k|v)_proj", repeat)
+
+
+@known("weight-norm", "cast", accept="fold,cast", related=30)
+def weight_norm_and_cast() -> Sides:
+    weights, normed = KNOWN["weight_norm_parametrised"].make()
+    return normed, {name: array.astype(np.float16) for name, array in weights.items()}
+
+
+@known("batch-norm-folded", accept="fold")
+def batch_norm_folded_and_cast() -> Sides:
+    weights, folded = KNOWN["batch_norm_folded"].make()
+    return weights, {name: array.astype(np.float16) for name, array in folded.items()}
+
+
+@known("fused", accept="layout", related=3)
+def gate_and_up_of_experts_interleaved() -> Sides:
+    """As in gpt-oss: rows of gate and up take turns, and the stack is transposed."""
+    generator = np.random.default_rng(0)
+    weights: Weights = {"embed.weight": generator.normal(size=(20, 8)).astype(np.float32)}
+    stacked: Weights = dict(weights)
+    for layer in range(3):
+        experts = generator.normal(size=(4, 2, 12, 8)).astype(np.float32)
+        for number, (gate, up) in enumerate(experts):
+            weights[f"layers.{layer}.experts.{number}.gate.weight"] = gate
+            weights[f"layers.{layer}.experts.{number}.up.weight"] = up
+        stacked[f"layers.{layer}.experts.gate_up"] = experts.swapaxes(1, 2).reshape(4, 24, 8).swapaxes(1, 2)
+    return weights, stacked
+
+
+def qwen() -> Weights:
+    """Return a Llama with biases of queries, keys and values."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=96, hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    return weights_of(Qwen2ForCausalLM(config))
+
+
+def interleave_rows(array: NDArray) -> NDArray:
+    """Return rows of heads of 8, or their single numbers, from halves to interleaved."""
+    return array.reshape(-1, 2, 4, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+@known("rope-layout", accept="layout", related=12)
+def rope_of_weights_and_biases() -> Sides:
+    return qwen(), change(qwen(), r"(q|k)_proj", interleave_rows)
+
+
+@known("fused", accept="layout", related=6)
+def weights_and_biases_per_group_with_rope() -> Sides:
+    """As Megatron has them: 3 queries, their key and value, in each of 2 groups."""
+
+    def join(query: NDArray, key: NDArray, value: NDArray) -> NDArray:
+        parts = [part.reshape(2, -1, *part.shape[1:]) for part in (query, key, value)]
+        return np.concatenate(parts, axis=1).reshape(-1, *query.shape[1:])
+
+    return qwen(), fuse_qkv(change(qwen(), r"(q|k)_proj", interleave_rows), join)
+
+
+@known("rope-layout", accept="layout", related=6)
+def rope_of_a_part_of_each_head() -> Sides:
+    def interleave(array: NDArray) -> NDArray:
+        heads = array.reshape(-1, 16, array.shape[1]).copy()
+        heads[:, :12] = heads[:, :12].reshape(-1, 2, 6, array.shape[1]).swapaxes(1, 2).reshape(-1, 12, array.shape[1])
+        return heads.reshape(array.shape)
+
+    return llama(), change(llama(), r"(q|k)_proj\.weight", interleave)
+
+
+@known("vocab", "cast", "transposed", accept="vocab,cast,layout")
+def tied_with_rows_added() -> Sides:
+    def pad(array: NDArray) -> NDArray:
+        return np.concatenate([array, np.zeros((4, array.shape[1]), array.dtype)])
+
+    weights = change(change(gpt2(), "wte", pad), r"(c_attn|c_proj|c_fc)\.weight", np.transpose)
+    del weights["lm_head.weight"]
+    return gpt2(), change(weights, "", round_to(torch.bfloat16))
+
+
+@known("rope-layout", "exception", accept="layout", related=5)
+def rope_interleaved_but_for_one_key() -> Sides:
+    weights = change(llama(), r"(q|k)_proj\.weight", to_interleaved)
+    name = "model.layers.1.self_attn.k_proj.weight"
+    return llama(), {**weights, name: llama()[name]}
+
+
+@known("transposed", "exception", accept="layout", related=11)
+def conv1d_to_linear_but_for_one_square() -> Sides:
+    weights = change(gpt2(), r"(c_attn|c_proj|c_fc)\.weight", np.transpose)
+    name = "transformer.h.2.attn.c_proj.weight"
+    return gpt2(), {**weights, name: gpt2()[name]}
+
+
 # -- what no operation repairs ----------------------------------------------------------------------------------------
 
 
@@ -790,6 +916,19 @@ def fused_with_a_wrong_key() -> Sides:
 def folded_with_noise() -> Sides:
     weights, folded = KNOWN["batch_norm_folded"].make()
     return weights, change(folded, r"convolution.weight", _noise(0.01))
+
+
+@unrelated
+def matrices_of_low_rank() -> Sides:
+    """Rows that are all alike differ by rows that are all alike: that is no adapter."""
+    return mamba(), change(mamba(), "A_log", lambda array: -np.exp(array))
+
+
+@unrelated
+def one_of_many_moved_by_one_number() -> Sides:
+    """No step of an optimiser: all others stayed where they are."""
+    step = np.float32(1e-3) * np.random.default_rng(0).choice([-1, 1], (48, 32)).astype(np.float32)
+    return llama(), change(llama(), r"layers\.1\.mlp\.up_proj", lambda array: array + step)
 
 
 @unrelated

@@ -15,7 +15,9 @@ from nndiff.conversion import ConversionMap, Entry, Missing, MissingReason, conv
 from nndiff.conversion.torch_code import write_torch_code
 from nndiff.errors import ConversionError
 from nndiff.plan import PairingRules
+from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm
 from nndiff.relations.operations import (
+    Add,
     Arrange,
     Concatenate,
     Expand,
@@ -27,6 +29,7 @@ from nndiff.relations.operations import (
     Stack,
     SumOver,
     Take,
+    WeightNorm,
 )
 from nndiff.sources import open_source
 
@@ -52,6 +55,9 @@ def assert_same_bits(conversion: ConversionMap, arrays: Arrays) -> str:
         assert made[name].reshape(-1).view(torch.uint8).numpy().tobytes() == raw
     return code
 
+
+LAYER, NORM = {"w": (6, 6, 3)}, {"gamma": (6,), "beta": (6,), "mean": (6,), "variance": (6,)}
+BIAS: tuple[dict[str, tuple[int, ...]], ...] = ({}, {"bias": (6,)})
 
 OPERATIONS: dict[str, tuple[tuple[Any, ...], tuple[int, ...], str]] = {
     "copy": ((), (4, 6), "float32"),
@@ -92,6 +98,31 @@ def make_layers(count: int) -> tuple[Arrays, Arrays]:
         other[f"h.{number}.mlp.0.weight"] = layer["weight"].T
         other[f"h.{number}.mlp.0.bias"] = layer["bias"]
     return arrays, other
+
+
+@pytest.mark.parametrize(
+    ("operations", "sources", "shape"),
+    [
+        ((Add(),), {"a": (8,), "b": (8,)}, (8,)),
+        ((WeightNorm((1, 2)),), {"g": (8, 1, 1), "v": (8, 4, 3)}, (8, 4, 3)),
+        ((WeightNorm((0, 1, 2)),), {"g": (), "v": (8, 4, 3)}, (8, 4, 3)),
+        ((AddLowRank(0.5, False),), {"w": (8, 6), "a": (2, 6), "b": (8, 2)}, (8, 6)),
+        ((AddLowRank(2.0, True),), {"w": (6, 8), "a": (2, 6), "b": (8, 2)}, (6, 8)),
+        ((FoldNorm(1, False),), {"w": (8, 6), "g": (6,)}, (8, 6)),
+        *(
+            ((FoldBatchNorm(1e-3, axis, has_bias), Arrange((number,))), LAYER | BIAS[has_bias] | NORM, shape)
+            for axis in (0, 1)
+            for has_bias in (False, True)
+            for number, shape in enumerate(((6, 6, 3), (6,)))
+        ),
+    ],
+)
+def test_folded_layers_give_the_same_numbers(operations: Any, sources: dict[str, tuple[int, ...]], shape: Any) -> None:
+    arrays = {name: np.abs(array) + 0.1 for name, array in draw(2, **sources).items()}
+    conversion = ConversionMap("", "", (Entry("made", tuple(arrays), operations, "float64", shape),))
+    (expected,) = (tensor.numpy() for tensor in convert_source(open_source(arrays), conversion).tensors.values())
+    made = run_code(write_torch_code(conversion), arrays)["made"]
+    np.testing.assert_allclose(made.numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_layers_become_one_loop() -> None:

@@ -222,7 +222,28 @@ FUSED = {
     "gate and up of experts": (
         EXPERTS[:4],
         np.concatenate(EXPERTS[:4]).reshape(2, 12, 4),
-        LayoutForm(Form.STACKED, axis=0, order=(0, 1, 2, 3)),
+        LayoutForm(Form.STACKED, axis=0, order=(0, 1, 2, 3), inner=LayoutForm(Form.CONCATENATED, order=(0, 1))),
+    ),
+    "gate and up of experts, row by row": (
+        EXPERTS[:4],
+        np.stack(EXPERTS[:4]).reshape(2, 2, 6, 4).swapaxes(1, 2).reshape(2, 12, 4),
+        LayoutForm(
+            Form.STACKED,
+            axis=0,
+            order=(0, 1, 2, 3),
+            inner=LayoutForm(Form.INTERLEAVED, order=(0, 1), groups=6, rows=(1, 1)),
+        ),
+    ),
+    "up and gate of experts, each transposed": (
+        EXPERTS[:4],
+        np.concatenate([EXPERTS[1], EXPERTS[0], EXPERTS[3], EXPERTS[2]]).reshape(2, 12, 4).swapaxes(1, 2),
+        LayoutForm(
+            Form.STACKED,
+            axis=0,
+            order=(1, 0, 3, 2),
+            transposed=True,
+            inner=LayoutForm(Form.CONCATENATED, order=(1, 0)),
+        ),
     ),
 }
 
@@ -256,7 +277,9 @@ def test_a_whole_that_was_split_has_the_same_name(case):
         expected.groups,
         expected.rows,
     )
-    if expected.inner is not None:
+    if expected.form is Form.STACKED:
+        assert split.inner == expected.inner
+    elif expected.inner is not None:
         assert split.inner.form is Form.ROPE_TO_INTERLEAVED
 
 

@@ -220,6 +220,14 @@ def test_eight_bits(group):
     assert prove(largest, WEIGHT).reference[0].divisor == 127
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scales_that_were_rounded_after_the_integers_were_found(dtype):
+    numbers, scales, _ = round_symmetric(WEIGHT, 8, 512)
+    parts = [numbers.to(torch.int8), scales.squeeze().to(dtype)]
+    assert_makes(prove(parts, WEIGHT), parts, parts[0].float() * parts[1].float()[:, None])
+    assert prove([parts[0], parts[1] * 1.02], WEIGHT) is None
+
+
 def test_short_floats_with_scales_of_rows_and_blocks():
     weight = draw(200, 300)
     scales = weight.abs().amax(1, keepdim=True) / 448

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from nndiff.align.alignment import Draft
 from nndiff.align.block_order import restore_block_order
@@ -40,10 +41,14 @@ def pair_by_values(draft: Draft) -> list[EqualNames]:
     candidate = contents.hash_tensors(keep_fitting(partners, tensors))
     _pair_equal(draft, contents, reference, candidate)
     pair_groups(draft, contents, reference, candidate)
-    for rounded_side in (0, 1):
-        _pair_rounded(draft, contents, rounded_side)
+    for hashes in _hash_rounded(draft, contents):
+        for names in list_unique_pairs(draft, contents, *hashes):
+            draft.pair(*names, Method.CAST)
+        pair_groups(draft, contents, *hashes)
     _pair_equal(draft, contents, reference, candidate)  # places are known now that were not before
     _pair_tied(draft, contents, reference, candidate)
+    for hashes in _hash_rounded(draft, contents):
+        _pair_tied(draft, contents, *hashes)
     equal = group_by_key(draft, reference, candidate)  # what nothing has told apart so far
     _pair_by_block(draft, {name for names in equal for side in names for name in side})
     pair_groups(draft, contents, reference, candidate, follow_only=True)
@@ -52,10 +57,12 @@ def pair_by_values(draft: Draft) -> list[EqualNames]:
 
 
 def name_method(draft: Draft, contents: Contents, reference: str, candidate: str) -> Method:
-    """Return CONTENT for two tensors of the same bytes and VALUES for others of the same values."""
+    """Return CONTENT for two tensors of the same bytes, VALUES for others of the same values, CAST for rounded ones."""
     tensors = draft.reference[reference], draft.candidate[candidate]
     hashes = [contents.hash_tensor(tensor) for tensor in tensors]
     same_form = tensors[0].shape == tensors[1].shape and tensors[0].dtype == tensors[1].dtype
+    if hashes[0].key != hashes[1].key:
+        return Method.CAST
     return Method.CONTENT if same_form and hashes[0].placed == hashes[1].placed else Method.VALUES
 
 
@@ -107,14 +114,14 @@ def _pair_tied(draft: Draft, contents: Contents, reference: Hashes, candidate: H
             draft.pair(*names, name_method(draft, contents, *names))
 
 
-def _pair_rounded(draft: Draft, contents: Contents, rounded_side: int) -> None:
-    """Pair tensors that are equal once those of one side are rounded to what those of the other were."""
+def _hash_rounded(draft: Draft, contents: Contents) -> Iterator[tuple[Hashes, Hashes]]:
+    """Yield hashes of the free tensors, those of one side rounded to a type that those of the other were rounded to."""
     roundings: tuple[dict[str, tuple[Rounding, ...]], ...] = ({}, {})
     for side in (0, 1):
         for tensor in list_readable(draft, bool(side)):
             if tensor.dtype.kind == "float" and tensor.count > 1:
                 roundings[side][tensor.name] = find_roundings(tensor)
-    for rounding in Rounding:
+    for rounded_side, rounding in product((0, 1), Rounding):
         sides: list[list[TensorRef]] = [[], []]
         for side in (0, 1):
             for tensor in draft.free_tensors(bool(side)):
@@ -125,9 +132,7 @@ def _pair_rounded(draft: Draft, contents: Contents, rounded_side: int) -> None:
         for side in (0, 1):
             fitting = keep_fitting(sides[side], sides[1 - side])
             hashes.append(contents.hash_tensors(fitting, rounding if side == rounded_side else Rounding.NOTHING))
-        for names in list_unique_pairs(draft, contents, hashes[0], hashes[1]):
-            draft.pair(*names, Method.CAST)
-        pair_groups(draft, contents, hashes[0], hashes[1])
+        yield hashes[0], hashes[1]
 
 
 def _pair_by_block(draft: Draft, ambiguous: set[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 from nndiff.conversion.map import ConversionMap, Entry, Missing, MissingReason
 from nndiff.dtypes import DTYPES
-from nndiff.relations import Operation, Relation, relate_parts
+from nndiff.relations import Operation, Relation, relate_parts, split_targets
 from nndiff.relations.inversion import invert_operations
 from nndiff.result import CANDIDATE, JOINT, Leftover, LeftoverReason, Pair
 from nndiff.sources import Source
@@ -73,6 +73,9 @@ def _turn_pair(
 
 def _lead_to(relation: Relation, targets: Sequence[TensorRef], number: int) -> tuple[Operation, ...] | None:
     """Return the operations from the reference's tensors to one of the candidate's; None if they cannot be turned."""
+    split = split_targets(relation, len(targets))
+    if split is not None:
+        return split[number]
     if len(targets) > 1:
         try:
             relation = relate_parts(relation, targets)[number]

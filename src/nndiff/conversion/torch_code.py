@@ -166,6 +166,22 @@ def _write_operation(operation: Operation, arrays: list[str]) -> list[str]:
             return [f"torch.cat([{', '.join(arrays)}], {values.axis})"]
         case "stack":
             return [f"torch.stack([{', '.join(arrays)}], {values.axis})"]
+        case "add":
+            return [" + ".join(arrays)]
+        case "weight_norm":
+            size, direction = (f"{array}.double()" for array in arrays)
+            length = f"{direction}.square().sum({tuple(values.axes)}, keepdim=True).sqrt()"
+            return [f"{size} * {direction} / {length}"]
+        case "add_low_rank":
+            weight, down, up = (f"{array}.double()" for array in arrays)
+            return [f"({weight} + {values.scale!r} * ({up} @ {down}){'.T' if values.transposed else ''})"]
+        case "fold_norm" if len(arrays) == 2:
+            return [_write_along(values.axis, "mul", f"{arrays[1]}.double()", arrays[0])]
+        case "fold_batch_norm":
+            *layer, gamma, beta, mean, variance = (f"{array}.double()" for array in arrays)
+            factor = f"({gamma} / ({variance} + {values.eps!r}).sqrt())"
+            shift = f"({layer[1]} - {mean})" if values.has_bias else f"-{mean}"
+            return [_write_along(values.axis, "mul", factor, arrays[0]), f"({beta} + {shift} * {factor})"]
         case "reshape":
             after = f".reshape({_write_sizes(values.shape)})"
         case "flatten":
@@ -183,9 +199,9 @@ def _write_operation(operation: Operation, arrays: list[str]) -> list[str]:
         case "shift":
             after = f".double().add({values.number!r})"
         case "multiply_along":
-            after = _write_along(values.axis, "mul", values.factors)
+            return [_write_along(values.axis, "mul", _write_numbers(values.factors), array) for array in arrays]
         case "shift_along":
-            after = _write_along(values.axis, "add", values.numbers)
+            return [_write_along(values.axis, "add", _write_numbers(values.numbers), array) for array in arrays]
         case "round":
             after = f".to(torch.{values.dtype})"
         case _:
@@ -199,6 +215,10 @@ def _write_sizes(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes)) if sizes else "()"
 
 
-def _write_along(axis: int, method: str, numbers: Sequence[float]) -> str:
-    values = f"torch.tensor({list(numbers)}, dtype=torch.double)"
-    return f".double().movedim({axis}, -1).{method}({values}).movedim(-1, {axis})"
+def _write_numbers(numbers: Sequence[float]) -> str:
+    return f"torch.tensor({list(numbers)}, dtype=torch.double)"
+
+
+def _write_along(axis: int, method: str, numbers: str, array: str) -> str:
+    """Return an array combined with one number for each place along an axis."""
+    return f"{array}.double().movedim({axis}, -1).{method}({numbers}).movedim(-1, {axis})"

@@ -117,6 +117,7 @@ class Cause(str, Enum):
     ROWS_PERMUTED = "rows-permuted", "rows or columns stand in another order, of no known kind"
     LAYER_ORDER = "layer-order", "layers stand in another order, such as that of their numbers read as text"
     LAYERS_SHIFTED = "layers-shifted", "layers are numbered with an offset"
+    EXCEPTION = "exception", "most tensors at one place of repeated blocks are related in one way, some are not"
     BATCH_NORM_FOLDED = "batch-norm-folded", "batch norm is folded into the layer before it"
     LORA = "lora", "the difference has a low rank: LoRA merged or stored beside the weights"
     ROPE_THETA = "rope-theta", "the rotary frequencies belong to different values of theta"

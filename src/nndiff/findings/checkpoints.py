@@ -14,10 +14,13 @@ from nndiff.names import without_numbers
 from nndiff.plan import Plan
 from nndiff.relations import Relation
 from nndiff.relations.buffers import compare_frequencies
-from nndiff.result import JOINT, Finding, Leftover
+from nndiff.relations.proof import agree_after, read_array
+from nndiff.result import JOINT, REFERENCE, Finding, Leftover
+from nndiff.tensors import Shape, TensorRef
 from nndiff.text import first_few
-from nndiff.verdict import Verdict
+from nndiff.verdict import RelationKind, Verdict
 
+CHOSEN_BY_LAYER = (RelationKind.TIED, RelationKind.CAST, RelationKind.QUANTISED)
 MOST_PATTERNS = 3  # patterns of names that a finding spells out
 
 
@@ -25,11 +28,13 @@ def explain_checkpoints(plan: Plan, pairs: Sequence[SitePair], leftovers: Sequen
     """Yield what is known of two checkpoints beside their numbers, the most telling first."""
     everything = [*plan.reference.tensors]
     yield from find_relations(plan, pairs, everything)
+    yield from find_exceptions(plan, pairs)
     yield from find_renamed(pairs, everything)
     yield from find_frequencies(pairs)
     unexplained = [site for site in pairs if site.pair.verdict in (Verdict.DIFFERENT, Verdict.NOT_FINITE)]
     unexplained = [site for site in unexplained if site.pair.related is None]
-    moved = explain_moved(unexplained)
+    left = [item for item in leftovers if item.counts and item.side == REFERENCE]
+    moved = explain_moved(unexplained, [plan.reference.tensors[item.name] for item in left])
     if moved is not None:
         yield moved
         unexplained = [site for site in unexplained if site.reference.name not in moved.where]
@@ -44,14 +49,12 @@ def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[s
     for site in pairs:
         related = site.pair.related
         if related is not None and isinstance(related.relation, Relation):
-            reference = [plan.reference.tensors[name] for name in site.pair.reference_name.split(JOINT)]
-            candidate = [plan.candidate.tensors[name] for name in site.pair.candidate_name.split(JOINT)]
-            text = describe_relation(related.relation, reference, candidate)
+            text = describe_relation(related.relation, *list_tensors(plan, site))
             details = groups.setdefault((text.cause, text.sentence, related.accepted), {})
             details.setdefault(text.detail, []).append(site)
     for (cause, sentence, accepted), details in groups.items():
         sites = [site for group in details.values() for site in group]
-        names = [name for site in sites for name in site.pair.reference_name.split(JOINT)]
+        names = [tensor.name for site in sites for tensor in list_tensors(plan, site)[0]]
         known = [detail for detail in details if detail]
         specifics = f" ({first_few(known, MOST_PATTERNS, '; ')})" if known else ""
         evidence = f"{summarize_names(names, everything)}: {sentence}{specifics}"
@@ -59,6 +62,50 @@ def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[s
         kinds = ",".join(kind.value for kind in related.relation.kinds) if related is not None else ""
         repair = "" if accepted else f"convert with nndiff map and nndiff convert, or --accept {kinds}"
         yield Finding(cause, tuple(site.pair.name for site in sites), evidence, repair, 1.0, harmless=accepted)
+
+
+def find_exceptions(plan: Plan, pairs: Sequence[SitePair]) -> Iterator[Finding]:
+    """Yield tensors that are not related as most of those at their place in other blocks: a conversion left them out.
+
+    A tensor for which the relation of the others holds as well is none. Nor is one of another precision, which may be
+    chosen layer by layer.
+    """
+    families: dict[tuple[str, Shape, Shape], list[SitePair]] = {}
+    for site in pairs:
+        if site.passed or site.pair.related is not None:
+            family = without_numbers(site.pair.reference_name), *site.pair.shape
+            families.setdefault(family, []).append(site)
+    groups: dict[str, tuple[dict[str, None], list[SitePair], list[str]]] = {}
+    for (pattern, *_), sites in families.items():
+        relations = [site.pair.related.relation if site.pair.related is not None else None for site in sites]
+        relation, count = max(((known, relations.count(known)) for known in relations), key=lambda known: known[1])
+        if not isinstance(relation, Relation) or relation.kind in CHOSEN_BY_LAYER or 2 * count <= len(sites):
+            continue
+        for site, own in zip(sites, relations, strict=True):
+            tensors = list_tensors(plan, site)
+            usual = describe_relation(relation.without_rounding(), *tensors)
+            text = describe_relation(own.without_rounding(), *tensors) if isinstance(own, Relation) else None
+            arrays = [[read_array(tensor) for tensor in side] for side in tensors if text != usual]
+            if text == usual or agree_after(relation, arrays[0], arrays[1], 0.0, 0.0):
+                continue
+            sentence, how = usual.sentence, "equal as it is stored" if text is None else text.sentence
+            families_of_sentence, left_out, texts = groups.setdefault(sentence, ({}, [], []))
+            families_of_sentence[f"{count:,} of {len(sites):,} `{pattern.split(JOINT)[0]}`"] = None
+            left_out.append(site)
+            texts.append(f"`{tensors[0][0].name}` ({how})")
+    for sentence, (most, left_out, texts) in groups.items():
+        evidence = f"{first_few(list(most), MOST_PATTERNS)}: {sentence}; not so {first_few(texts, MOST_PATTERNS)}"
+        repair = "check whether the conversion left it out or treated it twice: --accept lets it pass"
+        yield Finding(Cause.EXCEPTION, tuple(site.pair.name for site in left_out), evidence, repair, 0.9)
+
+
+def list_tensors(plan: Plan, site: SitePair) -> tuple[list[TensorRef], list[TensorRef]]:
+    """Return the tensors of a pair, of which a relation may bring together several."""
+    reference, candidate = (
+        [source.tensors[part] for part in ((name,) if name in source.tensors else name.split(JOINT))]
+        for source, name in ((plan.reference, site.pair.reference_name), (plan.candidate, site.pair.candidate_name))
+    )
+    return reference, candidate
 
 
 def find_frequencies(pairs: Sequence[SitePair]) -> Iterator[Finding]:
@@ -93,7 +140,7 @@ def find_renamed(pairs: Sequence[SitePair], everything: Sequence[str]) -> Iterat
     for site in renamed:
         patterns[without_numbers(site.pair.reference_name), without_numbers(site.pair.candidate_name)] = None
     examples = [f"`{reference}` is `{candidate}`" for reference, candidate in patterns]
-    names = [site.pair.reference_name for site in renamed]
+    names = list(dict.fromkeys(site.pair.reference_name for site in renamed))  # one may be stored twice on a side
     evidence = f"{len(names):,} of {len(everything):,} paired by their values: {first_few(examples, MOST_PATTERNS)}"
     yield Finding(Cause.RENAMED, tuple(names), evidence, "", 1.0, harmless=True)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nndiff.findings.causes import Cause
+from nndiff.names import without_numbers
 from nndiff.relations import Relation
 from nndiff.relations.fold_operations import AddLowRank, FoldBatchNorm, FoldNorm
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
@@ -13,6 +14,7 @@ from nndiff.relations.operations import Add, Multiply, WeightNorm
 from nndiff.relations.value_operations import MultiplyAlong, Round, Shift, ShiftAlong
 from nndiff.relations.vocab import describe_added_rows
 from nndiff.tensors import TensorRef
+from nndiff.text import plural
 from nndiff.verdict import RelationKind
 
 _CAUSES_OF_FORMS = {
@@ -116,7 +118,14 @@ def _name_side(relation: Relation) -> str:
 
 def label_parts(parts: Sequence[TensorRef]) -> list[str]:
     """Return what tells the names of parts apart: `q_proj`, `k_proj`, `v_proj`."""
-    words = [part.name.split(".") for part in parts]
+    labels = shorten_names([part.name for part in parts])
+    alike = [without_numbers(label) for label in labels]  # the same in every block, if that still tells them apart
+    return alike if len(set(alike)) == len(alike) else labels
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """Return names without the words that all begin or end with."""
+    words = [name.split(".") for name in names]
     shortest = min(len(name) for name in words)
     start = stop = 0
     while start < shortest and len({name[start] for name in words}) == 1:
@@ -131,21 +140,28 @@ def describe_form(form: LayoutForm, relation: Relation, labels: Sequence[str]) -
     cause = _CAUSES_OF_FORMS.get(form.form, Cause.ROWS_PERMUTED)
     if cause is Cause.FUSED:
         return RelationText(cause, _describe_fused(form, labels))
-    heads = f"{form.heads} heads of {form.head_dim}"
+    heads = f"{plural(form.heads or 0, 'head')} of {form.head_dim}"
+    heads += f", {form.rotary_dim} of which rotate" if form.rotary_dim else ""
+    to_halves, to_interleaved = "from interleaved to rotate-half", "from rotate-half to interleaved"
+    if (form.rotary_dim or form.head_dim) == 4:  # two pairs are interleaved as they are taken apart
+        to_halves = to_interleaved = "between rotate-half and interleaved"
     along = f"along axis {form.axis}" + (f", in each of {form.groups} groups" if form.groups else "")
     sentences = {
         Form.TRANSPOSED: ("transposed", ""),
         Form.AXES_PERMUTED: (f"axes in another order: {relation.text} gives the reference", ""),
-        Form.ROPE_TO_HALVES: ("rows permuted from interleaved to rotate-half RoPE", heads),
-        Form.ROPE_TO_INTERLEAVED: ("rows permuted from rotate-half to interleaved RoPE", heads),
+        Form.ROPE_TO_HALVES: (f"rows permuted {to_halves} RoPE", heads),
+        Form.ROPE_TO_INTERLEAVED: (f"rows permuted {to_interleaved} RoPE", heads),
         Form.HEAD_ORDER: (f"heads in the order {_list_order(form.order)}", heads),
         Form.BLOCK_ORDER: (f"blocks of {form.block} in the order {_list_order(form.order)} {along}", ""),
         Form.GATE_ORDER: (f"gates in the order {_list_order(form.order)}", ""),
         Form.HALVES_SWAPPED: (f"the two halves are swapped {along}", ""),
         Form.CHANNELS_REVERSED: (f"channels reversed {along}, as RGB against BGR", ""),
+        Form.REPEATED: (f"each block of {form.block} is held {form.copies} times {along}", ""),
         Form.FLATTEN_ORDER: (f"columns flattened in another order: {_list_sizes(form)}, axes {form.order}", ""),
     }
     sentence, detail = sentences.get(form.form, (form.form.value, relation.text))
+    if form.ambiguous and cause is Cause.ROWS_PERMUTED:
+        detail += "; some are equal, so other orders agree as well"
     return RelationText(cause, sentence + (" and transposed" if form.transposed else ""), detail)
 
 
@@ -167,9 +183,13 @@ def _describe_fused(form: LayoutForm, labels: Sequence[str]) -> str:
         how += f" in the order {_list_order([labels[number] for number in form.order])}"
     if form.groups:
         how += f", {form.groups} groups of {' + '.join(str(form.rows[number]) for number in form.order)} rows"
+    if form.form is Form.STACKED and form.inner is not None:
+        order = form.inner.order or range(len(form.inner.rows))
+        inside = [labels[number] for number in order]
+        how += f", in each {_list_order(shorten_names(inside))} {_FUSED_WORDS[form.inner.form]}"
     if form.transposed:
         how += ", each transposed"
-    if form.inner is not None:
+    if form.inner is not None and form.inner_parts:
         how += f"; {_list_order([labels[number] for number in form.inner_parts])}: {form.inner.form.value}"
     return f"one tensor of the reference holds several of the candidate, {how}" if form.split else f"fused: {how}"
 

@@ -17,6 +17,7 @@ from nndiff.relations.low_rank import find_rank
 from nndiff.relations.quantised import find_grid
 from nndiff.relations.rounding import round_numbers
 from nndiff.result import Finding
+from nndiff.tensors import TensorRef
 from nndiff.text import first_few
 
 # Fresh weights: fewer elements show no distribution, and a sample is this many standard errors from what is expected
@@ -30,9 +31,12 @@ FEWEST_STEPPED = 32  # elements of a tensor that shows it
 _LAYER = re.compile(r"\d+")
 
 
-def explain_moved(pairs: Sequence[SitePair]) -> Finding | None:
-    """Return that values are found under another name of their kind: swapped, or layers numbered otherwise."""
-    moved = find_moved([site.tensors for site in pairs])
+def explain_moved(pairs: Sequence[SitePair], left: Sequence[TensorRef]) -> Finding | None:
+    """Return that values are found under another name of their kind: swapped, or layers numbered otherwise.
+
+    `left` are the tensors of the reference without a partner.
+    """
+    moved = find_moved([site.tensors for site in pairs], left)
     if not moved:
         return None
     moved = sorted(moved, key=sort_by_name)
@@ -76,7 +80,7 @@ def find_tensor_facts(pairs: Sequence[SitePair], equal: Sequence[SitePair]) -> I
     for (cause, text), names in groups.items():
         evidence = f"{first_few([f'`{name}`' for name in names])}: {text}"
         yield Finding(cause, tuple(names), evidence, REPAIRS[cause], 1.0)
-    yield from find_step(pairs)
+    yield from find_step(pairs, equal)
 
 
 REPAIRS = {
@@ -214,8 +218,8 @@ def name_initialisation(mean: float, std: float, low: float, high: float, fan_in
     return ""
 
 
-def find_step(pairs: Sequence[SitePair]) -> Iterator[Finding]:
-    """Yield that everything moved by one and the same amount: the first step of Adam, whose size is its rate."""
+def find_step(pairs: Sequence[SitePair], equal: Sequence[SitePair]) -> Iterator[Finding]:
+    """Yield that nearly everything moved by one and the same amount: the first step of Adam, whose size is its rate."""
     steps = []
     for site in pairs:
         numbers = site.pair.stored
@@ -230,7 +234,8 @@ def find_step(pairs: Sequence[SitePair]) -> Iterator[Finding]:
     moved = sum(numbers.p50 >= least for numbers in steps)
     # rows of an embedding that no token of the batch asked for stay where they are, but for weight decay
     resting = sum(numbers.p50 <= RESTING_SHARE * largest and numbers.max_abs >= least for numbers in steps)
-    if moved + resting == len(steps) and moved > resting:
+    frozen = sum(site.reference.count >= FEWEST_STEPPED for site in equal)
+    if moved + resting == len(steps) and moved > resting + frozen:
         names = tuple(site.pair.name for site in pairs)
         evidence = f"nearly every element moved by {largest:.3g}, up or down: one step of Adam of that learning rate"
         yield Finding(Cause.OPTIMIZER_STEP, names, evidence, "compare checkpoints of the same step", 0.9)

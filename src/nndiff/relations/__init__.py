@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nndiff.relations import cast, fused, layout, mask, order, rounded, scale, shift, summed, vocab, weight_norm
+from nndiff.relations import (
+    cast,
+    fused,
+    layout,
+    mask,
+    order,
+    repeated,
+    rounded,
+    scale,
+    shift,
+    summed,
+    vocab,
+    weight_norm,
+)
 from nndiff.relations.forms import Form, LayoutForm, describe_layout
 from nndiff.relations.fused import cut_part, natural_parts, relate_parts
-from nndiff.relations.groups import relate_groups
+from nndiff.relations.groups import relate_groups, split_targets
 from nndiff.relations.inversion import invert_operations
 from nndiff.relations.layout import is_rearrangement
 from nndiff.relations.leftovers import RelatedGroup, RelatedLeftovers, measure_related, relate_leftovers
@@ -15,7 +28,7 @@ from nndiff.relations.proof import are_too_large, are_too_large_to_move, is_read
 from nndiff.relations.relation import Operation, Prove, Relation
 from nndiff.relations.scale import read_factor
 from nndiff.relations.stored import load_relation
-from nndiff.relations.tied import prove_tied
+from nndiff.relations.tied import prove_tied, shares_storage
 from nndiff.relations.weight_norm import prove_gradient
 from nndiff.tensors import TensorRef
 
@@ -46,6 +59,8 @@ __all__ = [
     "relate_groups",
     "relate_leftovers",
     "relate_parts",
+    "shares_storage",
+    "split_targets",
 ]
 
 # From sure to vague: the first that is proven is the relation.
@@ -63,6 +78,7 @@ STORED_FAMILIES: tuple[Prove, ...] = (
     cast.prove,
     layout.prove,
     order.prove,
+    repeated.prove,
     vocab.prove,
     scale.prove_stored,
     shift.prove,

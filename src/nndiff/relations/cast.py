@@ -21,6 +21,8 @@ CHAINS: tuple[tuple[str, ...], ...] = (
     ("float16",),
     ("float32", "bfloat16"),
     ("float32", "float16"),
+    ("bfloat16", "float16"),
+    ("float16", "bfloat16"),
     ("float8_e4m3fn",),
     ("float8_e5m2",),
     ("bfloat16", "float8_e4m3fn"),

@@ -11,7 +11,7 @@ from nndiff.relations.fold_operations import FoldBatchNorm, FoldNorm
 from nndiff.relations.operations import Concatenate, Flatten, widen
 from nndiff.relations.proof import SAMPLED, is_readable, read_array, read_places, sample_places
 from nndiff.relations.relation import Array, Operation, Relation
-from nndiff.relations.rounding import FORMATS
+from nndiff.relations.rounding import FORMATS, measure_spacing
 from nndiff.tensors import TensorRef
 from nndiff.verdict import RelationKind
 
@@ -31,12 +31,16 @@ def is_foldable(tensors: Sequence[TensorRef]) -> bool:
     return all(is_readable(tensor) and tensor.dtype.name in FORMATS for tensor in tensors)
 
 
-def agree_but_for_rounding(made: Array, stored: Array, sizes: Array, unit: float) -> bool:
-    """Return True if every element is as made, but for the rounding of its terms; `sizes` are their moduli added up."""
+def agree_but_for_rounding(made: Array, stored: Array, sizes: Array, unit: float, stored_as: str = "") -> bool:
+    """Return True if every element is as made, but for the rounding of its terms; `sizes` are their moduli added up.
+
+    What is stored as a shorter type than that of its terms is rounded to it once, at last.
+    """
     if made.shape != stored.shape:
         return False
     with np.errstate(all="ignore"):  # what is not finite agrees with nothing
-        return bool(np.isfinite(made).all() and np.all(np.abs(made - widen(stored)) <= ROUNDINGS * unit * sizes))
+        room = ROUNDINGS * unit * sizes + (measure_spacing(made, stored_as) / 2 if stored_as else 0.0)
+        return bool(np.isfinite(made).all() and np.all(np.abs(made - widen(stored)) <= room))
 
 
 def prove_batch_norm(
@@ -63,7 +67,7 @@ def prove_batch_norm(
     stored = [widen(read_array(tensor)) for tensor in folded]
     for axis in (0, 1):  # 1: of a transposed convolution
         if axis < len(parts[0].shape) and parts[0].shape[axis] == channels[0]:
-            eps = find_eps(arrays, stored, axis, unit)
+            eps = find_eps(arrays, stored, axis, measure_unit(parts), [tensor.dtype.name for tensor in folded])
             if eps is not None:
                 operation = FoldBatchNorm(eps, axis, len(parts) == 6)
                 operations = ((operation, *JOINED), JOINED)
@@ -82,10 +86,13 @@ def has_one_factor(weight: TensorRef, folded: TensorRef, unit: float) -> bool:
     return bool(np.all(np.abs(products[0] - products[1]) <= 2 * ROUNDINGS * unit * np.abs(products[1])))
 
 
-def find_eps(arrays: Sequence[Array], stored: Sequence[Array], axis: int, unit: float) -> float | None:
+def find_eps(
+    arrays: Sequence[Array], stored: Sequence[Array], axis: int, unit: float, stored_as: Sequence[str]
+) -> float | None:
     """Return the eps with which a batch norm was folded, if that gives every element; else None.
 
-    The factor of each channel leaves an interval for it. Channels of small variance tell most.
+    The factor of each channel leaves an interval for it. Channels of small variance tell most. `unit` is that of the
+    terms, `stored_as` are the types of folded weight and bias.
     """
     weight, gamma, beta, mean, variance = arrays[0], *arrays[-4:]
     if not np.all(variance >= 0):
@@ -96,7 +103,7 @@ def find_eps(arrays: Sequence[Array], stored: Sequence[Array], axis: int, unit: 
     with np.errstate(all="ignore"):
         factors = np.sum(rows * folded_rows, axis=1) / np.sum(rows * rows, axis=1)
         spreads = np.square(gamma / factors)
-        error = 2 * ROUNDINGS * unit * spreads
+        error = 2 * ROUNDINGS * max(unit, 2.0 ** -FORMATS[stored_as[0]].digits) * spreads
     tells = np.isfinite(spreads)
     if not tells.any():
         return None
@@ -111,9 +118,12 @@ def find_eps(arrays: Sequence[Array], stored: Sequence[Array], axis: int, unit: 
             made = operation.apply(arrays)
             factor = gamma / np.sqrt(variance + eps)
             bias_sizes = np.abs(beta) + np.abs(factor) * (np.abs(bias) + np.abs(mean))
-        if agree_but_for_rounding(made[0], stored[0], np.abs(made[0]), unit) and agree_but_for_rounding(
-            made[1], stored[1], bias_sizes, unit
-        ):
+        sizes = np.abs(made[0]), bias_sizes
+        agreeing = [
+            agree_but_for_rounding(made[number], stored[number], sizes[number], unit, stored_as[number])
+            for number in (0, 1)
+        ]
+        if all(agreeing):
             return eps
     return None
 

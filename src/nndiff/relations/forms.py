@@ -81,6 +81,7 @@ class LayoutForm:
     order: tuple[int, ...] = ()  # of blocks, gates or parts: which block of the reference comes first, second, ...
     block: int | None = None  # places in each block
     groups: int | None = None  # in which the same order repeats
+    copies: int | None = None  # of each block
     rows: tuple[int, ...] = ()  # of each part in a group
     inner: LayoutForm | None = None  # what was done inside of parts, or of some of them
     inner_parts: tuple[int, ...] = ()  # which
@@ -109,11 +110,12 @@ def describe_layout(
         if operations and isinstance(operations[-1], Concatenate | Stack):
             whole_operations = (relation.candidate, relation.reference)[side]
             part_shapes = (reference_shapes, candidate_shapes)[side]
+            (whole_shape,) = (candidate_shapes, reference_shapes)[side]
             return describe_fused(
-                operations, whole_operations, part_shapes, side == 1, reference_names, relation.ambiguous
+                operations, whole_operations, whole_shape, part_shapes, side == 1, reference_names, relation.ambiguous
             )
     if any(isinstance(operation, Expand) for operation in (*relation.reference, *relation.candidate)):
-        return LayoutForm(Form.REPEATED)
+        return describe_repeated(relation.reference or relation.candidate)
     if relation.reference:
         return LayoutForm(Form.REARRANGED)
     name = reference_names[0] if reference_names else ""
@@ -124,6 +126,16 @@ def describe_layout(
         ):
             operations = separate_orders(split.shape, permute.axes, merged.shape, candidate_shapes[0])
     return describe_moved(operations, reference_shapes[0], name, relation.ambiguous)
+
+
+def describe_repeated(operations: Sequence[Operation]) -> LayoutForm:
+    """Return which blocks one side holds several times, as key and value heads that queries share."""
+    match operations:
+        case [Reshape() as split, Expand() as expand, Reshape() as merged] if len(split.shape) == len(merged.shape) + 2:
+            axis = next(number for number, size in enumerate(split.shape) if size != expand.shape[number]) - 1
+            block, copies = split.shape[axis + 2], expand.shape[axis + 1]
+            return LayoutForm(Form.REPEATED, axis=axis, block=block, copies=copies)
+    return LayoutForm(Form.REPEATED)
 
 
 def separate_orders(split: Shape, axes: tuple[int, ...], merged: Shape, candidate: Shape) -> tuple[Operation, ...]:
@@ -327,6 +339,7 @@ def invert_places(places: Sequence[int]) -> tuple[int, ...]:
 def describe_fused(
     joined: Sequence[Operation],
     prepare: Sequence[Operation],
+    whole_shape: Shape,
     part_shapes: Sequence[Shape],
     split: bool,
     names: Sequence[str],
@@ -336,7 +349,12 @@ def describe_fused(
     join = joined[-1]
     if not isinstance(join, Concatenate | Stack):
         raise ValueError("not a relation between parts and a whole")
+    stacks = 0
     transposed = any(isinstance(operation, Permute) for operation in joined)
+    if prepare and isinstance(prepare[0], Permute):
+        transposed, prepare = True, prepare[1:]
+    if prepare and isinstance(prepare[0], Reshape) and len(prepare[0].shape) < len(whole_shape):
+        stacks, prepare = whole_shape[0], prepare[1:]
     order = tuple(range(len(part_shapes)))
     for operation in joined:
         if isinstance(operation, Arrange):
@@ -347,12 +365,31 @@ def describe_fused(
     if isinstance(join, Stack):
         return merge_forms(known, LayoutForm(Form.STACKED))
     places = read_order(prepare)
+    is_turned = any(isinstance(operation, Permute) for operation in joined)
+    lengths = [(shape[::-1] if is_turned else shape)[join.axis] for shape in part_shapes]
+    if stacks:
+        return merge_forms(known, describe_stacks(stacks, order, places, lengths, split, names))
     if places is None:
         is_one_name = not split and len(names) > 1 and len(set(names)) == 1
-        form = Form.STACKED if prepare else Form.SHARDED if is_one_name else Form.CONCATENATED
-        return merge_forms(known, LayoutForm(form))
-    lengths = [(shape[::-1] if transposed else shape)[join.axis] for shape in part_shapes]
+        return merge_forms(known, LayoutForm(Form.SHARDED if is_one_name else Form.CONCATENATED))
     return merge_forms(replace(known, order=()), describe_dealt(places, lengths, split, names))
+
+
+def describe_stacks(
+    stacks: int, order: Sequence[int], places: Places | None, lengths: Sequence[int], split: bool, names: Sequence[str]
+) -> LayoutForm:
+    """Return how several parts lie in each of a stack, as gate and up of every expert, where all are alike."""
+    each = len(lengths) // stacks
+    if places is None:
+        numbers = np.array(order).reshape(stacks, each) % each
+        inner = LayoutForm(Form.CONCATENATED, order=tuple(numbers[0].tolist()))
+        is_alike = bool(np.all(numbers == numbers[0]))
+        return LayoutForm(Form.STACKED, inner=inner if is_alike else None)
+    rows = len(places) // stacks
+    inside = np.asarray(places).reshape(stacks, rows) - np.arange(stacks)[:, None] * rows
+    if not np.all(inside == inside[0]):
+        return LayoutForm(Form.ROWS_PERMUTED)
+    return LayoutForm(Form.STACKED, inner=describe_dealt(inside[0], lengths[:each], split, names[:each]))
 
 
 def describe_dealt(places: Places, lengths: Sequence[int], split: bool, names: Sequence[str]) -> LayoutForm:

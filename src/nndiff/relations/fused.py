@@ -12,7 +12,7 @@ from nndiff.relations.operations import Arrange, Concatenate, Permute, Reshape, 
 from nndiff.relations.order import have_equal_lines, have_equal_values, label_slices, read_order, shows_order
 from nndiff.relations.permutation import match_labels, spread_operations, structure_permutation
 from nndiff.relations.proof import agree, agree_after, is_readable, is_telling, read_array
-from nndiff.relations.relation import ROUND, Array, Operation, Relation
+from nndiff.relations.relation import Array, Operation, Relation
 from nndiff.tensors import (
     Data,
     FileData,
@@ -279,15 +279,14 @@ def relate_parts(relation: Relation, parts: Sequence[TensorRef]) -> list[Relatio
     whole_in_reference = joins_parts(relation.candidate)
     joined = relation.candidate if whole_in_reference else relation.reference
     prepare = list(relation.reference if whole_in_reference else relation.candidate)
-    if any(operation.op == ROUND for operation in joined):
-        raise ValueError("what the parts lose when they are rounded does not come back")
+    join = joined[-1] if joined else None
+    is_laid_out = all(isinstance(operation, Permute | Arrange) for operation in joined[:-1])
+    if not isinstance(join, Concatenate | Stack) or not is_laid_out:
+        raise ValueError("parts are not only laid side by side: what else is done to them does not come back")
     order = tuple(range(len(parts)))
     for operation in joined:
         if isinstance(operation, Arrange):
             order = operation.order
-    join = joined[-1]
-    if not isinstance(join, Concatenate | Stack):
-        raise ValueError("not a relation between parts and a whole")
     arrangement = Arrangement(join, turned=isinstance(joined[0], Permute))
     places = prepare.pop() if prepare and isinstance(prepare[-1], Take) else None
     relations: dict[int, Relation] = {}

@@ -19,7 +19,7 @@ from nndiff.verdict import RelationKind
 SAMPLED_ROWS = 512  # rows and columns of the difference whose rank is looked at first: 50 ms
 MOST_RANK = 128  # of a difference: a quarter of the sample
 EXTRA_DIRECTIONS = 8  # random directions beyond the rank, so that none of the difference is missed
-NOISE = 8.0  # units of rounding that the difference may have beside what is of low rank
+NOISE = 8.0  # units of rounding that the difference may have beside what is of low rank, which must have more
 LEAST_CHANGED = 0.5  # share of rows and of columns that differ: an adapter changes all, a patched row is none
 MOST_IN_ONE_ROW = 0.5  # share of a direction that one row may have: more is an element or a row that was changed
 
@@ -43,7 +43,7 @@ def prove_adapter(
     if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
         return None
     factors = widen(read_array(down)), widen(read_array(up))
-    unit = measure_unit((weight, down, up, merged))
+    unit = measure_unit((weight, down, up))
     for transposed in (False, True):
         # rows of the weight: those of the one factor with all of the other
         first, second = (factors[0].T, factors[1].T) if transposed else (factors[1], factors[0])
@@ -69,12 +69,13 @@ def find_scale(weight: TensorRef, merged: TensorRef, first: Array, second: Array
     elif not np.isfinite(shared) or not shared:
         return None
     else:
-        scale, room = shared / product_square, unit * np.sqrt(noise_square / product_square)
+        unit_of_both = max(unit, measure_unit((merged,)))
+        scale, room = shared / product_square, unit_of_both * np.sqrt(noise_square / product_square)
         scale = choose_plain_number(scale - room, scale + room, first.shape)
     for start, rows, merged_rows in read_rows(weight, merged):
         block = first[start : start + len(rows)]
         sizes = np.abs(rows) + abs(scale) * (np.abs(block) @ np.abs(second))
-        if not agree_but_for_rounding(rows + scale * (block @ second), merged_rows, sizes, unit):
+        if not agree_but_for_rounding(rows + scale * (block @ second), merged_rows, sizes, unit, merged.dtype.name):
             return None
     return scale or None
 
@@ -113,20 +114,29 @@ def find_rank(reference: TensorRef, candidate: TensorRef) -> int | None:
 
 
 def count_sampled_rank(reference: TensorRef, candidate: TensorRef, room: float) -> int:
-    """Return how many directions some rows and columns of the difference have beyond rounding."""
+    """Return how many directions some rows and columns of the difference have beyond rounding; 0 where that is unclear.
+
+    It is unclear where a direction is hardly longer than those of rounding, and shows nothing where the matrices
+    themselves have no more directions.
+    """
     random = np.random.default_rng(0)
     height, width = reference.shape
     rows = np.sort(random.choice(height, min(height, SAMPLED_ROWS), replace=False))
     columns = np.sort(random.choice(width, min(width, SAMPLED_ROWS), replace=False))
-    sample = []
-    for row in rows.tolist():
-        pair = []
-        for tensor in (reference, candidate):
-            pair.append(tensor.dtype.decode(tensor.read(row * width, (row + 1) * width)).astype(np.float64)[columns])
-        sample.append(pair[1] - pair[0])
-    values = np.linalg.svd(np.array(sample), compute_uv=False)
+    samples: list[Array] = []
+    for tensor in (reference, candidate):
+        sampled = [tensor.dtype.decode(tensor.read(row * width, (row + 1) * width))[columns] for row in rows.tolist()]
+        samples.append(np.array(sampled, np.float64))
     noise = room / NOISE * (np.sqrt(len(rows)) + np.sqrt(len(columns)))  # of a matrix of independent roundings
-    return int(np.count_nonzero(values > noise))
+
+    def count_directions(matrix: Array, least: float) -> int:
+        return int(np.count_nonzero(np.linalg.svd(matrix, compute_uv=False) > least))
+
+    difference = samples[1] - samples[0]
+    rank = count_directions(difference, noise)
+    if 0 < rank < min(difference.shape) and count_directions(difference, NOISE * noise) < rank:
+        return 0
+    return rank if all(count_directions(sample, NOISE * noise) > rank for sample in samples) else 0
 
 
 def is_of_rank(reference: TensorRef, candidate: TensorRef, rank: int, room: float) -> bool:

@@ -189,6 +189,8 @@ def prove_packed(
         room = HALF_STEP * np.abs(steps) + ROUNDINGS * unit * np.abs(numbers)
         if parts[0].dtype.kind == "float":  # levels of short floats lie as far apart as they are large
             room = room * 2.0 ** (1 - FORMATS[parts[0].dtype.name].digits) * np.maximum(np.abs(made / steps), 1)
+        if parts[1].dtype.name in FORMATS:  # scales are often rounded after the integers were found
+            room = room + 2.0 ** -FORMATS[parts[1].dtype.name].digits * np.abs(made)
         if made.any() and np.all(np.abs(made - numbers) <= room):
             sides = ((operation,), ()) if on_reference else ((), (operation,))
             return Relation(RelationKind.QUANTISED, *sides)

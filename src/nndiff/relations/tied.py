@@ -20,7 +20,7 @@ def prove_tied(leftover: TensorRef, twin: TensorRef) -> Relation | None:
     if leftover.shape != twin.shape or leftover.dtype != twin.dtype or not leftover.count:
         return None
     tied = Relation(RelationKind.TIED)
-    if leftover.storage_id is not None and leftover.storage_id == twin.storage_id:
+    if shares_storage(leftover, twin):
         return tied if leftover.missing or twin.missing or have_equal_bits(leftover, twin)[0] else None
     digest, twin_digest = leftover.trace.digest, twin.trace.digest
     if digest is not None and twin_digest is not None and digest != twin_digest:
@@ -30,6 +30,11 @@ def prove_tied(leftover: TensorRef, twin: TensorRef) -> Relation | None:
         varies = stats is not None and stats.min < stats.max
         return tied if digest is not None and digest == twin_digest and varies else None
     return tied if have_equal_bits(leftover, twin) == (True, True) else None
+
+
+def shares_storage(leftover: TensorRef, twin: TensorRef) -> bool:
+    """Return True if two names are known to be of one tensor."""
+    return leftover.storage_id is not None and leftover.storage_id == twin.storage_id
 
 
 def have_equal_bits(leftover: TensorRef, twin: TensorRef) -> tuple[bool, bool]:

@@ -143,12 +143,16 @@ def _describe_relations(comparison: Comparison) -> str:
     if not kinds or comparison.kind != "checkpoint" or len(comparison.candidates) > 1 or settings or alone:
         return ""
     counts = Counter[str]()
+    exceptions = 0
     for finding in comparison.findings:
-        if finding.cause not in ("renamed", "tied"):
+        if finding.cause == "exception":
+            exceptions += len(finding.where)
+        elif finding.cause not in ("renamed", "tied"):
             counts[_CAUSE_WORDS.get(finding.cause, finding.cause)] += len(finding.where)
     detail = ", ".join(f"{number:,} {words}" for words, number in counts.most_common())
     total = len(comparison.pairs)
-    return f"same weights, {' and '.join(kinds)}: {total:,} of {total:,} explained ({detail})"
+    aside = f"; {plural(exceptions, 'exception')}" if exceptions else ""
+    return f"same weights, {' and '.join(kinds)}: {total:,} of {total:,} explained ({detail}){aside}"
 
 
 def _list_differences(totals: Totals, unit: str) -> list[str]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nndiff.comparison import CompareOptions, Progress, run_plans
-from nndiff.errors import NndiffError
+from nndiff.errors import NndiffError, UsageError
 from nndiff.plan import Plan, plan_comparison
+from nndiff.recording.format.noise import NOISE_DRAWS
 from nndiff.relations import Relation
 from nndiff.relations.fold_operations import TakeBehind
 from nndiff.result import (
@@ -27,6 +28,7 @@ from nndiff.result import (
 )
 from nndiff.sources import Source
 from nndiff.tensors import Slot
+from nndiff.tolerance import Tolerance
 from nndiff.verdict import Outcome
 
 if TYPE_CHECKING:  # what only recordings need
@@ -34,8 +36,6 @@ if TYPE_CHECKING:  # what only recordings need
     from nndiff.diagnosis.replay_partners import Partner
     from nndiff.diagnosis.trials import Trial
     from nndiff.recording.reader import Recording
-
-NOISE_DRAWS = 2  # how often the reference is moved by rounding: with its plain run and the replay, four passes more
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,20 @@ class LiveModels:
     replay_candidates: Mapping[int, Callable[[str, Mapping[str, str]], str]]  # given the reference's path and partners
 
 
+def measure_judging_noise(
+    reference: Source, models: LiveModels, tolerance: Tolerance, wishes: Wishes
+) -> tuple[Source, LiveModels]:
+    """Return the reference with its noise floors if these are to judge, and models that do not run it once more."""
+    if tolerance.origin != "noise" or models.record_reference is None:
+        return reference, models
+    if wishes.noise is False:
+        raise UsageError("--tolerance noise judges by the noise floor, and --no-noise leaves it out: give one of them")
+    recording = _record_reference(reference, models, NOISE_DRAWS)
+    if "noise_failure" in recording.meta:
+        raise NndiffError(f"--tolerance noise cannot judge: {recording.meta['noise_failure']}")
+    return _add_noise(reference, recording), replace(models, reference=recording.path, record_reference=None)
+
+
 def run_experiments(
     comparison: Comparison,
     sources: Sequence[Source],
@@ -84,11 +98,14 @@ def run_experiments(
     if not (wants_replay or wants_noise) or comparison.kind != "recording":
         return comparison
     try:
+        # with the replay, four forward passes more
         reference = _record_reference(sources[0], models, NOISE_DRAWS if wants_noise else 0)
         plans = plan_comparison(_add_noise(sources[0], reference), sources[1:], options.pairing)
         renewed = run_plans(plans, options.tolerance, options.rules, options.pairing.groups, progress)
     except Exception as error:
         return _add_note(comparison, f"no experiments: {_describe(error)}")
+    if "noise_failure" in reference.meta:
+        renewed = _add_note(renewed, str(reference.meta["noise_failure"]))
     if not wants_replay:
         return renewed
     for number, (plan, source) in enumerate(zip(plans, sources[1:], strict=True)):

@@ -33,6 +33,7 @@ from zoo import ZOO
 import nndiff
 from gradients import slightly
 from helpers import nndiff as run_command
+from nndiff.errors import NndiffError, UsageError
 from nndiff.result import NoteSlug, PartingReason
 from nndiff.tensors import Slot
 
@@ -344,7 +345,7 @@ def test_a_model_that_fails_when_it_runs_again_is_compared_all_the_same(net, bat
     wrong.forward = forward
     result = nndiff.compare(net, wrong, inputs=batch)
     assert (result.exit_code, result.own_errors) == (1, ())
-    assert "was not replayed" in list_missing(result)[0]
+    assert list_missing(result)[0].startswith("<Net> was not replayed")
     assert result.first_divergence.module == "layers.1.norm"
 
 
@@ -356,6 +357,70 @@ def test_a_reference_that_does_not_repeat_itself(net, batch):
     result = nndiff.compare(net, wrong, inputs=batch)
     assert (result.exit_code, result.own_errors) == (1, ())
     assert "does not repeat itself" in list_missing(result)[0]
+
+
+def test_a_reference_that_fails_when_it_is_moved(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    plain, weight = net.forward, net.head.weight.detach().clone()
+
+    def forward(x):
+        assert torch.equal(net.head.weight, weight)
+        return plain(x)
+
+    net.forward = forward
+    result = nndiff.compare(net, wrong, inputs=batch)
+    assert [(error.module, error.times_noise) for error in result.own_errors] == [("layers.1.norm", None)]
+    assert "the noise floor was not measured" in list_missing(result)[0]
+    with pytest.raises(NndiffError, match="the model fails: AssertionError"):
+        nndiff.compare(net, wrong, inputs=batch, tolerance="noise")
+
+
+def test_the_tolerance_changes_nothing_of_what_is_compared(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    results = [nndiff.compare(net, wrong, inputs=batch, tolerance=tolerance) for tolerance in (None, "noise")]
+    names = [[pair.name for pair in result.pairs] + [item.name for item in result.leftovers] for result in results]
+    assert names[0] == names[1]
+    assert results[0].own_errors == results[1].own_errors
+    with pytest.raises(UsageError, match="--no-noise"):
+        nndiff.compare(net, wrong, inputs=batch, tolerance="noise", noise=False)
+
+
+class Bias(nn.Module):
+    """Make a bias of attention, as T5 does, in which closed places hold the smallest number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 2)
+        self.factor = 1.0
+
+    def forward(self, mask):
+        places = torch.arange(mask.shape[1])
+        distances = (places[:, None] - places).clamp(-4, 3) + 4
+        closed = (1 - mask)[:, None, None] * torch.finfo(torch.float32).min
+        return self.factor * self.table(distances).permute(2, 0, 1) + closed
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.read = Bias(), nn.Linear(6, 6)
+
+    def forward(self, x, mask):
+        return (x @ x.mT + self.bias(mask)).softmax(-1) @ self.read(x)
+
+
+@pytest.mark.parametrize("tolerance", [None, "noise"])
+def test_what_closed_places_hold_hides_no_fault(tolerance):
+    torch.manual_seed(0)
+    net = Biased()
+    wrong = copy.deepcopy(net)
+    wrong.bias.factor = 1.01
+    mask = torch.tensor([[1.0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    result = nndiff.compare(net, wrong, inputs=(torch.randn(2, 1, 5, 6), mask), tolerance=tolerance)
+    assert [error.module for error in result.own_errors] == ["bias"]
+    assert result.first_divergence.module == "bias"
 
 
 FILE = """
@@ -375,6 +440,9 @@ def wrong():
     with torch.no_grad():
         net[3].bias.add_(1)
     return net
+
+def slightly_wrong():
+    return model(1.1e-5)
 
 def unseeded():
     return model(seeded=False)
@@ -401,6 +469,19 @@ def test_nndiff_run_replays_in_its_own_process(file):
     data = run_json("run", "net.py", "net.py:wrong")
     assert [error["module"] for error in data["own_errors"]] == ["1", "3"]
     assert run_json("run", "net.py", "net.py:wrong", "--no-replay", "--no-noise")["own_errors"] == []
+    data = run_json("run", "net.py", "net.py:wrong", "--no-noise")
+    assert [(error["module"], error["times_noise"]) for error in data["own_errors"]] == [("1", None), ("3", None)]
+
+
+def test_nndiff_run_judges_by_the_noise_floor(file):
+    data = run_json("run", "net.py", "net.py:wrong", "--tolerance", "noise")
+    assert [error["module"] for error in data["own_errors"]] == ["1", "3"]
+    data = run_json("run", "net.py", "net.py:slightly_wrong", "--tolerance", "noise", "--noise-factor", "12")
+    judged = {pair["name"]: (pair["verdict"], pair["times_noise"] > 12) for pair in data["pairs"]}
+    assert judged["1:output"] == ("different", True)
+    assert all(is_beyond == (verdict == "different") for verdict, is_beyond in judged.values())
+    assert run_json("run", "net.py", "net.py:slightly_wrong")["exit_code"] == 0
+    assert run_command("run", "net.py", "net.py", "--tolerance", "noise", "--no-noise").returncode == 2
 
 
 def test_nndiff_diff_replays_a_model_on_a_recording(file):

@@ -65,15 +65,10 @@ class TriedSite:
             return math.inf
         return self.metrics.max_abs if self.metrics is not None and not math.isnan(self.metrics.max_abs) else None
 
-    @cached_property
+    @property
     def floor(self) -> float | None:
-        """Return the noise floor; None where it was not measured. What is stored is rounded, so it is never zero."""
-        noise = self.reference.trace.noise
-        if noise is None or self.reference.dtype.exact:
-            return noise
-        stats = self.reference.trace.stats
-        # a result is rounded when it is stored, whatever was measured
-        return max(noise, self.reference.dtype.half_ulp(stats.abs_max)) if stats is not None else noise
+        """Return the noise floor; None where it was not measured."""
+        return self.reference.trace.noise
 
     @property
     def is_out(self) -> bool:

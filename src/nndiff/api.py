@@ -17,7 +17,7 @@ from nndiff.experiments import LiveModels, Wishes, measure_judging_noise, run_ex
 from nndiff.plan import plan_comparison
 from nndiff.reports import ReportOptions, get_report, write_report
 from nndiff.result import Comparison, present_with
-from nndiff.sources import open_source
+from nndiff.sources import Source, open_source
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 
 __all__ = ["Comparison", "assert_same", "compare"]
@@ -199,7 +199,7 @@ def _compare_runs(
     """Run the models on one batch, compare what they did, and experiment with those that differ."""
     progress = options["progress"]
     rules = read_options(**{name: value for name, value in options.items() if name != "progress"})
-    sources = []
+    sources: list[Source] = []
     for number, side in enumerate(sides):
         role = "reference" if number == 0 else "candidate"
         source = open_source(_record_side(side, inputs, folder / str(number), running), role)

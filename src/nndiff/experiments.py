@@ -208,6 +208,7 @@ def attach_own_errors(
     known_first = firsts.get(plan.label)
     own = find_own_errors(plan, pairs, partners, reference, replayed, options.tolerance, known_first)
     own = _drop_refuted(own, known_first, pairs)
+    own = own.without(_list_untied_gradients(comparison, plan.label))
     proven, own = _explain_errors(own, plan.label)
     if own.errors and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
         first = choose_first_divergence(known_first, own, pairs)
@@ -230,13 +231,18 @@ def _drop_refuted(own: OwnErrors, known_first: FirstDivergence | None, pairs: Se
     if known_first is None or known_first.reason is not PartingReason.OWN_ERROR:
         return own
     agreeing = {pair.reference_name for pair in pairs if pair.verdict.passed}
-    kept = [index for index, error in enumerate(own.errors) if error.name not in agreeing or error.slot.is_gradient]
-    return replace(
-        own,
-        errors=tuple(own.errors[index] for index in kept),
-        trials=tuple(own.trials[index] for index in kept),
-        calls=tuple(own.calls[index] for index in kept),
-    )
+    return own.without({error.name for error in own.errors if error.name in agreeing and not error.slot.is_gradient})
+
+
+def _list_untied_gradients(comparison: Comparison, label: str) -> set[str]:
+    """Return the gradients of weights that are tied on one side only: no one module makes these."""
+    from nndiff.findings.causes import Cause
+
+    names: set[str] = set()
+    for finding in comparison.findings:
+        if finding.candidate == label and finding.cause == Cause.UNTIED:
+            names.update(finding.where)
+    return names
 
 
 def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnErrors]:

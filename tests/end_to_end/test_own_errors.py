@@ -387,6 +387,54 @@ def test_the_tolerance_changes_nothing_of_what_is_compared(net, batch):
         nndiff.compare(net, wrong, inputs=batch, tolerance="noise", noise=False)
 
 
+def test_an_output_of_another_shape_is_an_error_and_what_follows_is_none():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+    wider = nn.Sequential(nn.Linear(6, 12), nn.LayerNorm(12), nn.Tanh(), nn.Linear(12, 3))
+    result = nndiff.compare(net, wider, inputs=torch.randn(4, 6))
+    assert [error.module for error in result.own_errors] == ["0"]
+
+
+class Tied(nn.Module):
+    def __init__(self, is_tied):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        with torch.no_grad():
+            self.second.weight.copy_(self.first.weight)
+        if is_tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_gradient_of_tied_weights_is_made_by_no_one_module(is_tied):
+    result = nndiff.compare(Tied(is_tied), Tied(not is_tied), inputs=torch.randn(4, 6), backward=True)
+    assert [finding.cause for finding in result.findings if finding.cause == "untied"]
+    assert not result.own_errors
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.factor = nn.Linear(6, 6), factor
+
+    def forward(self, x):
+        made = self.layer(x)
+        return made if self.factor == 1 else made * self.factor
+
+
+def test_a_module_whose_partner_is_right_is_not_blamed_for_what_is_done_to_its_output():
+    result = nndiff.compare(Scaled(1), Scaled(1.5), inputs=torch.randn(4, 6))
+    ((module, candidate_module, after),) = {
+        (error.module, error.candidate_module, error.after) for error in result.own_errors
+    }
+    assert (module, candidate_module, after) == ("", "", "layer")
+
+
 class Bias(nn.Module):
     """Make a bias of attention, as T5 does, in which closed places hold the smallest number."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -73,8 +73,10 @@ class TriedSite:
     @property
     def is_out(self) -> bool:
         """Return True for what is out of tolerance and more than noise, as far as the noise floor is known."""
-        if self.verdict is None or self.verdict.passed or self.verdict in (Verdict.NOT_COMPARED, Verdict.SHAPE):
+        if self.verdict is None or self.verdict.passed or self.verdict is Verdict.NOT_COMPARED:
             return False
+        if self.verdict is Verdict.SHAPE:
+            return self.site.slot is Slot.OUTPUT  # arguments of another form may mean the same
         if self.floor is None or self.own is None or math.isinf(self.own):
             return True
         return self.own > NOISE_FACTOR * self.floor
@@ -93,6 +95,16 @@ class OwnErrors:
     trials: tuple[Trial, ...] = ()
     calls: tuple[Key | None, ...] = ()  # the call whose code makes the error; None for the model where it has none
     own_by_name: Mapping[str, float] = field(default_factory=dict)
+
+    def without(self, names: Container[str]) -> OwnErrors:
+        """Return the own errors but those at some sites, by the reference's name."""
+        kept = [index for index, error in enumerate(self.errors) if error.name not in names]
+        return replace(
+            self,
+            errors=tuple(self.errors[index] for index in kept),
+            trials=tuple(self.trials[index] for index in kept),
+            calls=tuple(self.calls[index] for index in kept),
+        )
 
 
 def find_own_errors(
@@ -344,16 +356,24 @@ class _ReplayedRun:
     def _find_module(self, site: TriedSite, candidate_module: str) -> str:
         """Return the reference's module whose code is at fault: the partner of the candidate's, where it has one.
 
-        Code of the model itself, or of a module without a partner, does what some module does in the reference.
+        Code of the model itself, or of a module without a partner, does what some module does in the reference, unless
+        that module's own partner does it right.
         """
         if candidate_module and candidate_module in self._modules:
             return self._modules[candidate_module]
+        first = self._find_first(site.reference)
+        if any(other.reference is first and other.is_known_equal for other in self.sites.values()):
+            return ""
         maker = self._find_maker(site.reference)
         return maker.module if maker is not None else ""
 
+    def _find_first(self, tensor: TensorRef) -> TensorRef:
+        """Return the tensor of the reference that had these bytes first."""
+        return tensor if tensor.trace.same is None else self._reference_events.get(tensor.trace.same, tensor)
+
     def _find_maker(self, tensor: TensorRef) -> CallNode | None:
         """Return the call of the reference whose code made a tensor first; None for the model's own."""
-        first = self._reference_events.get(tensor.trace.same, tensor) if tensor.trace.same is not None else tensor
+        first = self._find_first(tensor)
         call = self._reference_calls.find((first.site.module, first.site.call))
         if call is None or first.site.slot is Slot.OUTPUT:
             return call

@@ -109,6 +109,7 @@ def summed_otherwise(factor):
     return one, other
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_without_floors_nothing_is_said_but_how_to_tell():
     result = compare(*summed_otherwise(300.0), inputs=INPUT, atol=1e-7, rtol=1e-7)
     assert result.exit_code == 1

@@ -22,7 +22,6 @@ from nndiff.result import (
     FirstDivergence,
     Note,
     NoteSlug,
-    OwnError,
     Pair,
     PartingReason,
 )
@@ -224,14 +223,35 @@ def attach_own_errors(
 
 
 def _drop_refuted(own: OwnErrors, known_first: FirstDivergence | None, pairs: Sequence[Pair]) -> OwnErrors:
-    """Return the own errors without those at sites that agree in the ordinary runs, which part for sure elsewhere.
+    """Return the own errors without those that the ordinary runs refute.
 
-    There the inputs were as good as the reference's: what a replay shows at such a site, it brought about itself.
+    A call that returned there what the reference's does, within noise, is right: what happens inside cancels out. And
+    where the runs part for sure elsewhere, the inputs of sites that agree were as good as the reference's: what a
+    replay shows at such a site, it brought about itself.
     """
-    if known_first is None or known_first.reason is not PartingReason.OWN_ERROR:
-        return own
-    agreeing = {pair.reference_name for pair in pairs if pair.verdict.passed}
-    return own.without({error.name for error in own.errors if error.name in agreeing and not error.slot.is_gradient})
+    refuted = _list_errors_of_right_calls(own, pairs)
+    if known_first is not None and known_first.reason is PartingReason.OWN_ERROR:
+        refuted |= {
+            pair.reference_name for pair in pairs if pair.verdict.passed and not (pair.slot and pair.slot.is_gradient)
+        }
+    return own.without(refuted)
+
+
+def _list_errors_of_right_calls(own: OwnErrors, pairs: Sequence[Pair]) -> set[str]:
+    outputs: dict[tuple[str, int], list[Pair]] = {}
+    for pair in pairs:
+        if pair.sites is not None and pair.slot is Slot.OUTPUT:
+            outputs.setdefault((pair.sites[1].module, pair.sites[1].call), []).append(pair)
+    names: set[str] = set()
+    for error, call in zip(own.errors, own.calls, strict=True):
+        returned = outputs.get(call or ("", 0), [])
+        if not error.slot.is_gradient and returned and all(_is_right(pair) for pair in returned):
+            names.add(error.name)
+    return names
+
+
+def _is_right(pair: Pair) -> bool:
+    return pair.verdict.passed or pair.is_within_noise
 
 
 def _list_untied_gradients(comparison: Comparison, label: str) -> set[str]:
@@ -256,26 +276,24 @@ def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnError
     from nndiff.findings.hypotheses import explain_trials
 
     findings: list[Finding] = []
-    errors: list[OwnError] = []
     trials: list[Trial] = []
     first_in_call: dict[tuple[str, int], int] = {}  # where the first error of a call is
     causes: dict[int, set[str]] = {}
     for trial, call, finding in zip(own.trials, own.calls, explain_trials(own.trials), strict=True):
         first = first_in_call.get(call) if call is not None else None
         if first is not None and (finding.cause == Cause.OWN_CODE or finding.cause in causes[first]):
-            also = (*errors[first].also, trial.error.name, *trial.error.also)
-            errors[first] = replace(errors[first], also=also)
-            trials[first] = replace(trials[first], error=errors[first])
+            error = trials[first].error
+            error = replace(error, also=(*error.also, trial.error.name, *trial.error.also))
+            trials[first] = replace(trials[first], error=error)
             continue
-        if trial.error.slot.is_gradient and finding.cause == Cause.OWN_CODE and errors:
+        if trial.error.slot.is_gradient and finding.cause == Cause.OWN_CODE and trials:
             continue  # what is wrong before it has another derivative
         if call is not None:
-            first = first_in_call.setdefault(call, len(errors))
+            first = first_in_call.setdefault(call, len(trials))
             causes.setdefault(first, set()).add(finding.cause)
-        errors.append(trial.error)
         trials.append(trial)
         findings.append(replace(finding, candidate=label))
-    return findings, OwnErrors(tuple(errors), tuple(trials), own_by_name=own.own_by_name)
+    return findings, OwnErrors(tuple(trials), own_by_name=own.own_by_name)
 
 
 def _attach_own(comparison: Comparison, label: str, own: OwnErrors) -> Iterator[Pair]:

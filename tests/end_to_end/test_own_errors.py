@@ -546,6 +546,28 @@ def test_weights_that_are_drawn_anew_are_not_replayed(file):
     assert "does not hold the same weights" in notes[0]
 
 
+class Gated(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.factor = nn.Linear(6, 8), nn.Linear(8, 6), factor
+
+    def forward(self, x):
+        hidden = self.up(x)
+        return self.down(hidden + self.factor * torch.sin(hidden.cumsum(-1)))
+
+
+@pytest.mark.parametrize("format_name", ["terminal", "md", "html"])
+def test_reports_name_the_calls_and_the_tensors_between_which_code_is_wrong(format_name, tmp_path):
+    from nndiff.reports import ReportOptions, get_report
+
+    result = nndiff.compare(Gated(0.1), Gated(0.2), inputs=torch.randn(4, 6))
+    text = get_report(format_name).render(result, ReportOptions(width=200, color=False))
+    text = text.replace("\\", "")
+    assert "between up and down" in text
+    assert "in (model):input.0, up:output; out down:input.0" in text
+
+
 def test_own_errors_are_kept_in_a_saved_result(net, batch, tmp_path):
     from nndiff.relations import load_relation
     from nndiff.result_json import load

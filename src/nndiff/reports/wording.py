@@ -212,12 +212,16 @@ def _say_between(first: FirstDivergence) -> str:
     return f"before {before}, the first that does not agree" if before else ""
 
 
+_MOST_GIVEN = 6  # tensors that are named: the last ones, which code between calls is most likely to use
+
+
 @dataclass(frozen=True)
 class Fault:
     """Hold a module at fault in words, and the cause that was found for it."""
 
     module: str
     facts: str  # class, own and inherited error, between which calls
+    tensors: str  # what goes into code between calls, and what comes out wrong; "" of a whole module
     cause: Finding | None
 
 
@@ -234,7 +238,10 @@ def describe_faults(comparison: Comparison) -> tuple[list[Fault], list[Finding]]
                 break
         names = join_sides(error.module or MODEL, error.candidate_module or MODEL)
         module = f"{error.candidate}: {names}" if len(comparison.candidates) > 1 else names
-        faults.append(Fault(printable(module), printable(_describe_own_error(error)), cause))
+        tensors = ""
+        if error.after or error.before:
+            tensors = f"in {', '.join(error.given[-_MOST_GIVEN:]) or 'none'}; out {error.name}"
+        faults.append(Fault(printable(module), printable(_describe_own_error(error)), printable(tensors), cause))
     return faults, findings
 
 

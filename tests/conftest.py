@@ -28,17 +28,9 @@ def weights_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nndiff.recording.capture.state.compute_state_digests", lambda model: {})
 
 
-# These files test what recordings alone tell: without the experiments that `compare` makes when live models differ.
-_WITHOUT_EXPERIMENTS = frozenset({
-    "test_conditions", "test_differing_arguments", "test_faults_in_rewrites", "test_gradients", "test_matrix",
-    "test_rounding", "test_settings", "test_weights_that_differ",
-})  # fmt: skip
+@pytest.fixture
+def without_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make no experiments where nobody asks for them: these tests are about what recordings alone tell."""
+    from nndiff.experiments import Wishes
 
-
-@pytest.fixture(autouse=True)
-def leave_out_experiments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make experiments only where a test of these files asks for them."""
-    if request.path.stem in _WITHOUT_EXPERIMENTS:
-        from nndiff.experiments import Wishes
-
-        monkeypatch.setattr(Wishes, "_decide", staticmethod(lambda wish, comparison: bool(wish)))
+    monkeypatch.setattr(Wishes, "_decide", staticmethod(lambda wish, comparison: bool(wish)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +13,11 @@ from nndiff import result_json
 from nndiff.batches import merge_batches
 from nndiff.comparison import compare_sources, read_options, run_plans
 from nndiff.errors import UsageError
-from nndiff.experiments import NOISE_DRAWS, LiveModels, Wishes, run_experiments
+from nndiff.experiments import LiveModels, Wishes, measure_judging_noise, run_experiments
 from nndiff.plan import plan_comparison
 from nndiff.reports import ReportOptions, get_report, write_report
-from nndiff.result import Comparison, FirstDivergence, present_with
-from nndiff.sources import open_source
+from nndiff.result import Comparison, present_with
+from nndiff.sources import Source, open_source
 from nndiff.tolerance import Given, Tolerance, choose_tolerance
 
 __all__ = ["Comparison", "assert_same", "compare"]
@@ -182,7 +182,7 @@ def compare(
     results = []
     for batch in inputs if isinstance(inputs, list) else [inputs]:
         with tempfile.TemporaryDirectory(prefix="nndiff-") as folder:
-            results.append(_label_models(_compare_runs(sides, batch, Path(folder), running, options, wishes), sides))
+            results.append(_compare_runs(sides, batch, Path(folder), running, options, wishes))
     if not results:
         raise UsageError("inputs is an empty list: give at least one batch")
     return results[0] if len(results) == 1 else merge_batches(results)
@@ -199,17 +199,16 @@ def _compare_runs(
     """Run the models on one batch, compare what they did, and experiment with those that differ."""
     progress = options["progress"]
     rules = read_options(**{name: value for name, value in options.items() if name != "progress"})
-    again = replace(running, params=True, inputs_kept=True)
-    is_measured = rules.tolerance.origin == "noise" and _is_module(sides[0])  # then nothing is judged without floors
-    sources = []
+    sources: list[Source] = []
     for number, side in enumerate(sides):
         role = "reference" if number == 0 else "candidate"
-        draws, settings = (NOISE_DRAWS, again) if is_measured and number == 0 else (0, running)
-        sources.append(open_source(_record_side(side, inputs, folder / str(number), settings, draws), role))
-    plans = plan_comparison(sources[0], sources[1:], rules.pairing)
-    comparison = run_plans(plans, rules.tolerance, rules.rules, rules.pairing.groups, progress)
+        source = open_source(_record_side(side, inputs, folder / str(number), running), role)
+        if _is_module(side):  # it goes by its class, not by the folder it was recorded to
+            source = replace(source, label=_choose_label(side, [candidate.label for candidate in sources[1:]]))
+        sources.append(source)
 
     def record_reference(draws: int) -> str:
+        again = replace(running, params=True, inputs_kept=True)
         return str(_record_side(sides[0], inputs, folder / "reference", again, noise=draws).path)
 
     def make_replay(number: int) -> Callable[[str, Mapping[str, str]], str]:
@@ -220,12 +219,15 @@ def _compare_runs(
         return replay_candidate
 
     models = LiveModels(
-        reference=_find_run(sides[0]) or sources[0].label,
-        record_reference=record_reference if _is_module(sides[0]) and not is_measured else None,
+        reference=_find_run(sides[0]),
+        record_reference=record_reference if _is_module(sides[0]) else None,
         replay_candidates={
             number - 1: make_replay(number) for number in range(1, len(sides)) if _is_module(sides[number])
         },
     )
+    sources[0], models = measure_judging_noise(sources[0], models, rules.tolerance, wishes)
+    plans = plan_comparison(sources[0], sources[1:], rules.pairing)
+    comparison = run_plans(plans, rules.tolerance, rules.rules, rules.pairing.groups, progress)
     return run_experiments(comparison, sources, rules, models, wishes, progress)
 
 
@@ -254,41 +256,13 @@ def _compare_trainings(sides: tuple[Any, ...], options: Mapping[str, Any], filte
     return compare_runs(runs[0], runs[1:], tolerance, rules, options["progress"])
 
 
-def _label_models(comparison: Comparison, sides: tuple[Any, ...]) -> Comparison:
-    """Return a result in which live models go by their class, not by the folder they were recorded to."""
-    labels: dict[str, str] = {}
-    for side, model in zip((comparison.reference, *comparison.candidates), sides, strict=True):
-        label = f"<{type(model).__name__}>" if _is_module(model) else side.label
-        number = 2
-        while side is not comparison.reference and label in list(labels.values())[1:]:
-            label, number = f"<{type(model).__name__}> ({number})", number + 1
-        labels[side.label] = label
-    return relabel(comparison, labels)
-
-
-def relabel(comparison: Comparison, labels: Mapping[str, str]) -> Comparison:
-    """Return a result whose sides go by other labels."""
-
-    def renamed(item: Any) -> Any:
-        return replace(item, candidate=labels.get(item.candidate, item.candidate))
-
-    firsts: dict[str, FirstDivergence] = {}
-    for label, first in comparison.first_divergences.items():
-        firsts[labels.get(label, label)] = renamed(first)
-    return replace(
-        comparison,
-        reference=replace(
-            comparison.reference, label=labels.get(comparison.reference.label, comparison.reference.label)
-        ),
-        candidates=tuple(replace(side, label=labels.get(side.label, side.label)) for side in comparison.candidates),
-        pairs=tuple(renamed(pair) for pair in comparison.pairs),
-        leftovers=tuple(renamed(leftover) for leftover in comparison.leftovers),
-        findings=tuple(renamed(finding) for finding in comparison.findings),
-        settings=tuple(renamed(setting) for setting in comparison.settings),
-        own_errors=tuple(renamed(error) for error in comparison.own_errors),
-        first_divergences=firsts,
-        judgements={labels.get(label, label): judgement for label, judgement in comparison.judgements.items()},
-    )
+def _choose_label(model: Any, taken: Sequence[str]) -> str:
+    """Return what reports call a live model: its class, with a number where another candidate is of the same."""
+    name = f"<{type(model).__name__}>"
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name} ({number})", number + 1
+    return label
 
 
 def _refuse_running_options(running: _Running) -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nndiff.comparison import CompareOptions, Progress, run_plans
-from nndiff.errors import NndiffError
+from nndiff.errors import NndiffError, UsageError
 from nndiff.plan import Plan, plan_comparison
+from nndiff.recording.format.noise import NOISE_DRAWS
 from nndiff.relations import Relation
 from nndiff.relations.fold_operations import TakeBehind
 from nndiff.result import (
@@ -21,12 +22,12 @@ from nndiff.result import (
     FirstDivergence,
     Note,
     NoteSlug,
-    OwnError,
     Pair,
     PartingReason,
 )
 from nndiff.sources import Source
 from nndiff.tensors import Slot
+from nndiff.tolerance import Tolerance
 from nndiff.verdict import Outcome
 
 if TYPE_CHECKING:  # what only recordings need
@@ -34,8 +35,6 @@ if TYPE_CHECKING:  # what only recordings need
     from nndiff.diagnosis.replay_partners import Partner
     from nndiff.diagnosis.trials import Trial
     from nndiff.recording.reader import Recording
-
-NOISE_DRAWS = 2  # how often the reference is moved by rounding: with its plain run and the replay, four passes more
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,20 @@ class LiveModels:
     replay_candidates: Mapping[int, Callable[[str, Mapping[str, str]], str]]  # given the reference's path and partners
 
 
+def measure_judging_noise(
+    reference: Source, models: LiveModels, tolerance: Tolerance, wishes: Wishes
+) -> tuple[Source, LiveModels]:
+    """Return the reference with its noise floors if these are to judge, and models that do not run it once more."""
+    if tolerance.origin != "noise" or models.record_reference is None:
+        return reference, models
+    if wishes.noise is False:
+        raise UsageError("--tolerance noise judges by the noise floor, and --no-noise leaves it out: give one of them")
+    recording = _record_reference(reference, models, NOISE_DRAWS)
+    if "noise_failure" in recording.meta:
+        raise NndiffError(f"--tolerance noise cannot judge: {recording.meta['noise_failure']}")
+    return _add_noise(reference, recording), replace(models, reference=recording.path, record_reference=None)
+
+
 def run_experiments(
     comparison: Comparison,
     sources: Sequence[Source],
@@ -84,11 +97,14 @@ def run_experiments(
     if not (wants_replay or wants_noise) or comparison.kind != "recording":
         return comparison
     try:
+        # with the replay, four forward passes more
         reference = _record_reference(sources[0], models, NOISE_DRAWS if wants_noise else 0)
         plans = plan_comparison(_add_noise(sources[0], reference), sources[1:], options.pairing)
         renewed = run_plans(plans, options.tolerance, options.rules, options.pairing.groups, progress)
     except Exception as error:
         return _add_note(comparison, f"no experiments: {_describe(error)}")
+    if "noise_failure" in reference.meta:
+        renewed = _add_note(renewed, str(reference.meta["noise_failure"]))
     if not wants_replay:
         return renewed
     for number, (plan, source) in enumerate(zip(plans, sources[1:], strict=True)):
@@ -191,6 +207,7 @@ def attach_own_errors(
     known_first = firsts.get(plan.label)
     own = find_own_errors(plan, pairs, partners, reference, replayed, options.tolerance, known_first)
     own = _drop_refuted(own, known_first, pairs)
+    own = own.without(_list_untied_gradients(comparison, plan.label))
     proven, own = _explain_errors(own, plan.label)
     if own.errors and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
         first = choose_first_divergence(known_first, own, pairs)
@@ -206,20 +223,46 @@ def attach_own_errors(
 
 
 def _drop_refuted(own: OwnErrors, known_first: FirstDivergence | None, pairs: Sequence[Pair]) -> OwnErrors:
-    """Return the own errors without those at sites that agree in the ordinary runs, which part for sure elsewhere.
+    """Return the own errors without those that the ordinary runs refute.
 
-    There the inputs were as good as the reference's: what a replay shows at such a site, it brought about itself.
+    A call that returned there what the reference's does, within noise, is right: what happens inside cancels out. And
+    where the runs part for sure elsewhere, the inputs of sites that agree were as good as the reference's: what a
+    replay shows at such a site, it brought about itself.
     """
-    if known_first is None or known_first.reason is not PartingReason.OWN_ERROR:
-        return own
-    agreeing = {pair.reference_name for pair in pairs if pair.verdict.passed}
-    kept = [index for index, error in enumerate(own.errors) if error.name not in agreeing or error.slot.is_gradient]
-    return replace(
-        own,
-        errors=tuple(own.errors[index] for index in kept),
-        trials=tuple(own.trials[index] for index in kept),
-        calls=tuple(own.calls[index] for index in kept),
-    )
+    refuted = _list_errors_of_right_calls(own, pairs)
+    if known_first is not None and known_first.reason is PartingReason.OWN_ERROR:
+        refuted |= {
+            pair.reference_name for pair in pairs if pair.verdict.passed and not (pair.slot and pair.slot.is_gradient)
+        }
+    return own.without(refuted)
+
+
+def _list_errors_of_right_calls(own: OwnErrors, pairs: Sequence[Pair]) -> set[str]:
+    outputs: dict[tuple[str, int], list[Pair]] = {}
+    for pair in pairs:
+        if pair.sites is not None and pair.slot is Slot.OUTPUT:
+            outputs.setdefault((pair.sites[1].module, pair.sites[1].call), []).append(pair)
+    names: set[str] = set()
+    for error, call in zip(own.errors, own.calls, strict=True):
+        returned = outputs.get(call or ("", 0), [])
+        if not error.slot.is_gradient and returned and all(_is_right(pair) for pair in returned):
+            names.add(error.name)
+    return names
+
+
+def _is_right(pair: Pair) -> bool:
+    return pair.verdict.passed or pair.is_within_noise
+
+
+def _list_untied_gradients(comparison: Comparison, label: str) -> set[str]:
+    """Return the gradients of weights that are tied on one side only: no one module makes these."""
+    from nndiff.findings.causes import Cause
+
+    names: set[str] = set()
+    for finding in comparison.findings:
+        if finding.candidate == label and finding.cause == Cause.UNTIED:
+            names.update(finding.where)
+    return names
 
 
 def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnErrors]:
@@ -233,26 +276,24 @@ def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnError
     from nndiff.findings.hypotheses import explain_trials
 
     findings: list[Finding] = []
-    errors: list[OwnError] = []
     trials: list[Trial] = []
     first_in_call: dict[tuple[str, int], int] = {}  # where the first error of a call is
     causes: dict[int, set[str]] = {}
     for trial, call, finding in zip(own.trials, own.calls, explain_trials(own.trials), strict=True):
         first = first_in_call.get(call) if call is not None else None
         if first is not None and (finding.cause == Cause.OWN_CODE or finding.cause in causes[first]):
-            also = (*errors[first].also, trial.error.name, *trial.error.also)
-            errors[first] = replace(errors[first], also=also)
-            trials[first] = replace(trials[first], error=errors[first])
+            error = trials[first].error
+            error = replace(error, also=(*error.also, trial.error.name, *trial.error.also))
+            trials[first] = replace(trials[first], error=error)
             continue
-        if trial.error.slot.is_gradient and finding.cause == Cause.OWN_CODE and errors:
+        if trial.error.slot.is_gradient and finding.cause == Cause.OWN_CODE and trials:
             continue  # what is wrong before it has another derivative
         if call is not None:
-            first = first_in_call.setdefault(call, len(errors))
+            first = first_in_call.setdefault(call, len(trials))
             causes.setdefault(first, set()).add(finding.cause)
-        errors.append(trial.error)
         trials.append(trial)
         findings.append(replace(finding, candidate=label))
-    return findings, OwnErrors(tuple(errors), tuple(trials), own_by_name=own.own_by_name)
+    return findings, OwnErrors(tuple(trials), own_by_name=own.own_by_name)
 
 
 def _attach_own(comparison: Comparison, label: str, own: OwnErrors) -> Iterator[Pair]:

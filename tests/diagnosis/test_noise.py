@@ -89,8 +89,8 @@ def test_a_gradient_may_be_off_by_its_floor_at_any_tolerance_but_equality():
 def test_a_shorter_type_moves_by_as_much_more_as_it_rounds_more():
     assert bounds_of([ones(noise=1e-6)], [ones("bfloat16")]).noise == pytest.approx(1e-6 * 2**16)
     assert bounds_of([ones(noise=1e-6)], [ones("float64")]).noise == 1e-6
-    # half a unit of the candidate's last place at least
-    assert bounds_of([ones(noise=0.0)], [ones("bfloat16")]).noise == 2.0**-8
+    # half a unit of the last place stays that
+    assert bounds_of([ones(noise=2.0**-24)], [ones("bfloat16")]).noise == 2.0**-8
 
 
 def test_rounding_in_a_short_type_is_inherited_by_what_follows_and_not_by_what_came_before():

@@ -282,6 +282,7 @@ def test_parameters_that_are_scaled_after_the_backward_pass_are_told():
     assert causes(result) == {"gradients-scaled"}
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_a_factor_that_comes_in_halfway_is_told_beside_the_layer():
     result = compared(Net(), wrong_layer())
     assert result.first_divergence.module == "part.b"
@@ -289,6 +290,7 @@ def test_a_factor_that_comes_in_halfway_is_told_beside_the_layer():
     assert "every gradient that is out of tolerance is 1.1 times the reference's" in finding.evidence
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_gradients_that_are_out_by_no_one_factor_are_not_called_scaled():
     other = Net()
     other.part.b.weight.register_hook(lambda grad: grad * 2)

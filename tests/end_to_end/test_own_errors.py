@@ -33,6 +33,7 @@ from zoo import ZOO
 import nndiff
 from gradients import slightly
 from helpers import nndiff as run_command
+from nndiff.errors import NndiffError, UsageError
 from nndiff.result import NoteSlug, PartingReason
 from nndiff.tensors import Slot
 
@@ -344,7 +345,7 @@ def test_a_model_that_fails_when_it_runs_again_is_compared_all_the_same(net, bat
     wrong.forward = forward
     result = nndiff.compare(net, wrong, inputs=batch)
     assert (result.exit_code, result.own_errors) == (1, ())
-    assert "was not replayed" in list_missing(result)[0]
+    assert list_missing(result)[0].startswith("<Net> was not replayed")
     assert result.first_divergence.module == "layers.1.norm"
 
 
@@ -356,6 +357,118 @@ def test_a_reference_that_does_not_repeat_itself(net, batch):
     result = nndiff.compare(net, wrong, inputs=batch)
     assert (result.exit_code, result.own_errors) == (1, ())
     assert "does not repeat itself" in list_missing(result)[0]
+
+
+def test_a_reference_that_fails_when_it_is_moved(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    plain, weight = net.forward, net.head.weight.detach().clone()
+
+    def forward(x):
+        assert torch.equal(net.head.weight, weight)
+        return plain(x)
+
+    net.forward = forward
+    result = nndiff.compare(net, wrong, inputs=batch)
+    assert [(error.module, error.times_noise) for error in result.own_errors] == [("layers.1.norm", None)]
+    assert "the noise floor was not measured" in list_missing(result)[0]
+    with pytest.raises(NndiffError, match="the model fails: AssertionError"):
+        nndiff.compare(net, wrong, inputs=batch, tolerance="noise")
+
+
+def test_the_tolerance_changes_nothing_of_what_is_compared(net, batch):
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    results = [nndiff.compare(net, wrong, inputs=batch, tolerance=tolerance) for tolerance in (None, "noise")]
+    names = [[pair.name for pair in result.pairs] + [item.name for item in result.leftovers] for result in results]
+    assert names[0] == names[1]
+    assert results[0].own_errors == results[1].own_errors
+    with pytest.raises(UsageError, match="--no-noise"):
+        nndiff.compare(net, wrong, inputs=batch, tolerance="noise", noise=False)
+
+
+def test_an_output_of_another_shape_is_an_error_and_what_follows_is_none():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+    wider = nn.Sequential(nn.Linear(6, 12), nn.LayerNorm(12), nn.Tanh(), nn.Linear(12, 3))
+    result = nndiff.compare(net, wider, inputs=torch.randn(4, 6))
+    assert [error.module for error in result.own_errors] == ["0"]
+
+
+class Tied(nn.Module):
+    def __init__(self, is_tied):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        with torch.no_grad():
+            self.second.weight.copy_(self.first.weight)
+        if is_tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_gradient_of_tied_weights_is_made_by_no_one_module(is_tied):
+    result = nndiff.compare(Tied(is_tied), Tied(not is_tied), inputs=torch.randn(4, 6), backward=True)
+    assert [finding.cause for finding in result.findings if finding.cause == "untied"]
+    assert not result.own_errors
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.factor = nn.Linear(6, 6), factor
+
+    def forward(self, x):
+        made = self.layer(x)
+        return made if self.factor == 1 else made * self.factor
+
+
+def test_a_module_whose_partner_is_right_is_not_blamed_for_what_is_done_to_its_output():
+    result = nndiff.compare(Scaled(1), Scaled(1.5), inputs=torch.randn(4, 6))
+    ((module, candidate_module, after),) = {
+        (error.module, error.candidate_module, error.after) for error in result.own_errors
+    }
+    assert (module, candidate_module, after) == ("", "", "layer")
+
+
+class Bias(nn.Module):
+    """Make a bias of attention, as T5 does, in which closed places hold the smallest number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 2)
+        self.factor = 1.0
+
+    def forward(self, mask):
+        places = torch.arange(mask.shape[1])
+        distances = (places[:, None] - places).clamp(-4, 3) + 4
+        closed = (1 - mask)[:, None, None] * torch.finfo(torch.float32).min
+        return self.factor * self.table(distances).permute(2, 0, 1) + closed
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.read = Bias(), nn.Linear(6, 6)
+
+    def forward(self, x, mask):
+        return (x @ x.mT + self.bias(mask)).softmax(-1) @ self.read(x)
+
+
+@pytest.mark.parametrize("tolerance", [None, "noise"])
+def test_what_closed_places_hold_hides_no_fault(tolerance):
+    torch.manual_seed(0)
+    net = Biased()
+    wrong = copy.deepcopy(net)
+    wrong.bias.factor = 1.01
+    mask = torch.tensor([[1.0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    result = nndiff.compare(net, wrong, inputs=(torch.randn(2, 1, 5, 6), mask), tolerance=tolerance)
+    assert [error.module for error in result.own_errors] == ["bias"]
+    assert result.first_divergence.module == "bias"
 
 
 FILE = """
@@ -375,6 +488,9 @@ def wrong():
     with torch.no_grad():
         net[3].bias.add_(1)
     return net
+
+def slightly_wrong():
+    return model(1.1e-5)
 
 def unseeded():
     return model(seeded=False)
@@ -401,6 +517,19 @@ def test_nndiff_run_replays_in_its_own_process(file):
     data = run_json("run", "net.py", "net.py:wrong")
     assert [error["module"] for error in data["own_errors"]] == ["1", "3"]
     assert run_json("run", "net.py", "net.py:wrong", "--no-replay", "--no-noise")["own_errors"] == []
+    data = run_json("run", "net.py", "net.py:wrong", "--no-noise")
+    assert [(error["module"], error["times_noise"]) for error in data["own_errors"]] == [("1", None), ("3", None)]
+
+
+def test_nndiff_run_judges_by_the_noise_floor(file):
+    data = run_json("run", "net.py", "net.py:wrong", "--tolerance", "noise")
+    assert [error["module"] for error in data["own_errors"]] == ["1", "3"]
+    data = run_json("run", "net.py", "net.py:slightly_wrong", "--tolerance", "noise", "--noise-factor", "12")
+    judged = {pair["name"]: (pair["verdict"], pair["times_noise"] > 12) for pair in data["pairs"]}
+    assert judged["1:output"] == ("different", True)
+    assert all(is_beyond == (verdict == "different") for verdict, is_beyond in judged.values())
+    assert run_json("run", "net.py", "net.py:slightly_wrong")["exit_code"] == 0
+    assert run_command("run", "net.py", "net.py", "--tolerance", "noise", "--no-noise").returncode == 2
 
 
 def test_nndiff_diff_replays_a_model_on_a_recording(file):
@@ -415,6 +544,28 @@ def test_weights_that_are_drawn_anew_are_not_replayed(file):
     assert data["exit_code"] == 1
     notes = [note["text"] for note in data["notes"] if note["slug"] == "no-experiment"]
     assert "does not hold the same weights" in notes[0]
+
+
+class Gated(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.factor = nn.Linear(6, 8), nn.Linear(8, 6), factor
+
+    def forward(self, x):
+        hidden = self.up(x)
+        return self.down(hidden + self.factor * torch.sin(hidden.cumsum(-1)))
+
+
+@pytest.mark.parametrize("format_name", ["terminal", "md", "html"])
+def test_reports_name_the_calls_and_the_tensors_between_which_code_is_wrong(format_name, tmp_path):
+    from nndiff.reports import ReportOptions, get_report
+
+    result = nndiff.compare(Gated(0.1), Gated(0.2), inputs=torch.randn(4, 6))
+    text = get_report(format_name).render(result, ReportOptions(width=200, color=False))
+    text = text.replace("\\", "")
+    assert "between up and down" in text
+    assert "in (model):input.0, up:output; out down:input.0" in text
 
 
 def test_own_errors_are_kept_in_a_saved_result(net, batch, tmp_path):

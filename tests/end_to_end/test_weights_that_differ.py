@@ -57,6 +57,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.usefixtures("without_experiments")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_weight_that_differs_is_named_where_the_runs_part(name):
     result = nndiff.compare(model(), spoilt(name), inputs=INPUT)
@@ -67,6 +68,7 @@ def test_a_weight_that_differs_is_named_where_the_runs_part(name):
     assert f"differ from the start: {name}" in report(result)
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_all_weights_that_differ_are_counted():
     torch.manual_seed(7)
     other = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.BatchNorm1d(6), Scaling(), nn.Linear(6, 6, bias=False)).eval()
@@ -89,6 +91,7 @@ def test_weights_that_are_the_same_are_said_to_be(backward):
     assert "equal on both sides" in report(result)
 
 
+@pytest.mark.usefixtures("without_experiments")
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_a_bias_that_is_not_there_is_told_and_not_as_a_gradient_that_is_lost(lacking):
     torch.manual_seed(0)

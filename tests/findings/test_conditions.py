@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from torch import nn
@@ -80,6 +81,7 @@ def test_a_mode_without_effect_is_not_blamed():
     assert "train-mode" not in causes(compare(one, other, inputs=INPUT))
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_train_mode_of_a_class_that_nobody_knows_is_a_guess():
     class Doubling(nn.Module):
         def forward(self, x):

@@ -12,6 +12,7 @@ from nndiff import compare
 from nndiff.tensors import Slot
 
 
+@pytest.mark.usefixtures("without_experiments")
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_each_finding_appears_where_it_applies_and_only_there(case):
@@ -20,6 +21,20 @@ def test_each_finding_appears_where_it_applies_and_only_there(case):
     found = {finding.cause for finding in result.findings}
     assert result.exit_code == status, (result.verdict, result.first_divergence)
     assert found & set(CAUSES) == wanted
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_experiments_keep_the_verdict_and_the_place(case):
+    make, options, status, _ = CASES[case]
+    alone = compare(*make(), inputs=INPUT, replay=False, noise=False, **options)
+    result = compare(*make(), inputs=INPUT, **options)
+    assert result.exit_code == alone.exit_code == status
+    places = [getattr(each.first_divergence, "name", "") for each in (alone, result)]
+    assert places[0] == places[1]
+    if result.own_errors:  # and it is the first thing at fault, by its output or by what it hands to a module inside
+        first = result.own_errors[0]
+        assert places[1] in (first.name, f"{first.module or '(model)'}:output")
 
 
 def test_every_finding_has_its_case():

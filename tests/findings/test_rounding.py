@@ -109,6 +109,7 @@ def summed_otherwise(factor):
     return one, other
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_without_floors_nothing_is_said_but_how_to_tell():
     result = compare(*summed_otherwise(300.0), inputs=INPUT, atol=1e-7, rtol=1e-7)
     assert result.exit_code == 1
@@ -219,19 +220,46 @@ def test_a_place_is_undecidable_from_a_share_of_its_size_on(share, is_told):
     assert ("undecidable" in causes) is is_told
 
 
-class Masked(nn.Module):
-    def __init__(self, fill):
-        super().__init__()
-        self.fc, self.fill = nn.Linear(6, 6), fill
+def pad(kind, side):
+    """Return an input that says which positions of (3, 5) are padding, where that is, and what is said of it."""
+    is_padding = torch.zeros(3, 5, dtype=torch.bool)
+    is_padding[1, 3:] = is_padding[2, 1:] = True
+    is_padding = is_padding if side == "right" else is_padding.flip(1)
+    name = "(model):model_input.attention_mask"
+    made = {
+        "whole numbers": ((~is_padding).long(), f"{name} is 0"),
+        "floats": ((~is_padding).float(), f"{name} is 0"),
+        "four axes": ((~is_padding).long()[:, None, None], f"{name} is 0"),
+        "boolean": (~is_padding, f"{name} is 0"),
+        "boolean, of padding": (is_padding, f"{name} is 1"),
+        "additive": (is_padding * -1e4, f"{name} is -10000"),
+        "lengths": ((~is_padding).sum(1), f"positions are beyond {name}"),
+    }[kind]
+    return *made, is_padding
 
-    def forward(self, x, attention_mask):
-        return self.fc(torch.where(attention_mask[..., None] == 0, self.fill, x))
+
+PADDINGS = [
+    (kind, side)
+    for kind in ("whole numbers", "floats", "four axes", "boolean", "boolean, of padding", "additive", "lengths")
+    for side in ("right", "left")
+    if (kind, side) != ("lengths", "left")
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
-def test_differences_at_masked_positions_are_told(dtype, tmp_path):
-    mask = torch.ones(3, 5, dtype=dtype)
-    mask[1, 3:] = 0
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("kind", "side"), PADDINGS)
+def test_differences_at_masked_positions_are_told(kind, side, last):
+    mask, words, is_padding = pad(kind, side)
+
+    class Masked(nn.Module):
+        def __init__(self, fill):
+            super().__init__()
+            self.fc, self.fill = nn.Linear(6, 6), fill
+
+        def forward(self, x, attention_mask):
+            y = self.fc(torch.where(is_padding[..., None], self.fill, x))
+            return y.transpose(1, 2) if last else y
+
     torch.manual_seed(0)
     one, other = Masked(0.0), Masked(7.0)
     other.load_state_dict(one.state_dict())
@@ -239,11 +267,28 @@ def test_differences_at_masked_positions_are_told(dtype, tmp_path):
     result = compare(one, other, inputs=given)
     (finding,) = [finding for finding in result.findings if finding.cause == "masked-positions"]
     assert finding.harmless
-    assert "only where (model):model_input.attention_mask is 0" in finding.evidence
-    assert finding.evidence.startswith("2 of ")
+    assert finding.evidence == f"2 of 2 tensors that differ do so only where {words}"
     with torch.no_grad():
         other.fc.weight[0, 0] += 1
     assert not [each for each in compare(one, other, inputs=given).findings if each.cause == "masked-positions"]
+
+
+def test_padding_that_is_read_is_not_harmless():
+    class Mean(nn.Module):
+        def __init__(self, fill):
+            super().__init__()
+            self.fc, self.fill = nn.Linear(6, 6), fill
+
+        def forward(self, x, mask):
+            return self.fc(torch.where(mask[..., None] == 0, self.fill, x)).mean(1)
+
+    torch.manual_seed(0)
+    one, other = Mean(0.0), Mean(7.0)
+    other.load_state_dict(one.state_dict())
+    result = compare(one, other, inputs=(torch.randn(3, 5, 6), pad("whole numbers", "right")[0]))
+    (finding,) = [finding for finding in result.findings if finding.cause == "masked-positions"]
+    assert not finding.harmless
+    assert finding.evidence.startswith("1 of 2 tensors")
 
 
 def test_token_ids_are_no_mask(tmp_path):

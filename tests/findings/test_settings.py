@@ -85,6 +85,7 @@ def test_an_effect_within_the_tolerance_is_no_effect_out_of_it():
     assert notes(result) == ["settings that differ, with no effect out of tolerance: bn.eps 1e-05 against 1.1e-05"]
 
 
+@pytest.mark.usefixtures("without_experiments")
 def test_a_setting_with_effect_is_no_note():
     result = compare(Net(), Net(eps=0.1), inputs=INPUT, mode="eval")
     assert "attribute" in {finding.cause for finding in result.findings}
@@ -130,6 +131,7 @@ class Other(Renamed):
     """The same under another class."""
 
 
+@pytest.mark.usefixtures("without_experiments")
 @pytest.mark.parametrize("name", ["eps", "variance_epsilon", "layer_norm_eps", "rms_norm_eps"])
 def test_a_setting_of_another_name_is_compared(name):
     result = compare(Ported(Renamed(1e-6, name)), Ported(Other(1e-2)), inputs=INPUT)

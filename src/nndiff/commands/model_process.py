@@ -177,7 +177,9 @@ def make_live_models(
 
     def record_reference(draws: int) -> str:
         options = [*_drop_options(reference.options, "--input="), f"--input={reference.output}"]
-        options = [*_drop_options(options, *_NOT_AGAIN), "--params", "--inputs", f"--noise={draws}"]
+        options = [*_drop_options(options, *_NOT_AGAIN), "--params", "--inputs"]
+        if draws:
+            options.append(f"--noise={draws}")
         output = os.path.join(folder, "reference-again")
         doing = "measuring noise of" if draws else "recording once more"
         again = replace(reference, output=output, options=options, is_kept=False, doing=doing)

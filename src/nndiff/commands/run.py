@@ -26,7 +26,7 @@ from nndiff.commands.options import (
     get_side_options,
 )
 from nndiff.errors import SourceError
-from nndiff.experiments import Wishes
+from nndiff.experiments import Wishes, measure_judging_noise
 from nndiff.models.kinds import FORMS, check_name
 from nndiff.models.rerun import choose_seed
 from nndiff.plan import PairingRules
@@ -99,6 +99,7 @@ def _record_and_compare(args: argparse.Namespace, folder: str, tolerance: Tolera
     wishes = Wishes(args.replay, args.noise)
     with tempfile.TemporaryDirectory(prefix="nndiff-experiments-") as experiments:
         models = make_live_models(jobs[0], {0: jobs[1]}, experiments, args.quiet)
+        recordings[0], models = measure_judging_noise(recordings[0], models, tolerance, wishes)
         return compare_sources(recordings, tolerance, pairing, args, models, wishes)
 
 

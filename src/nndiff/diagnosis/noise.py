@@ -65,8 +65,7 @@ class RecordedTolerance:
             roundoffs = self._precision[0].get_coarsest(orders[0]), self._precision[1].get_coarsest(orders[1])
         if roundoffs[1] > roundoffs[0] > 0:
             floor *= roundoffs[1] / roundoffs[0]
-        stats = reference.trace.stats
-        return max(floor, candidate.dtype.half_ulp(stats.abs_max)) if stats else floor
+        return floor
 
 
 class _Precision:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,92 +12,42 @@ from nndiff.diagnosis.gradient_blame import blame_gradient
 from nndiff.diagnosis.modules import get_class, read_module_tree
 from nndiff.diagnosis.replay_calls import CallNode, CallTree, Key
 from nndiff.diagnosis.replay_partners import Partner
+from nndiff.diagnosis.replay_trials import MadeTensors, make_trial, name_inside
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.diagnosis.trials import Given, Trial
-from nndiff.metrics import Metrics
+from nndiff.diagnosis.tried_sites import TriedSite, measure_sites
 from nndiff.plan import Plan
 from nndiff.recording.reader import Recording
-from nndiff.result import FirstDivergence, Method, OwnError, Pair
-from nndiff.stats import Job
-from nndiff.stats.engine import get_engine
-from nndiff.stats.shortcuts import judge_unmeasured
-from nndiff.tensors import MODEL, Site, Slot, TensorRef
-from nndiff.tolerance import NOISE_FACTOR, Tolerance
+from nndiff.result import FirstDivergence, Method, OwnError, Pair, count_noise
+from nndiff.tensors import MODEL, Slot, TensorRef
+from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
 _FORWARD = (Slot.INPUT, Slot.OUTPUT)
 _ENDS = (Slot.PARAM_GRAD, Slot.BUFFER)
 
 
-@dataclass
-class TriedSite:
-    """Hold a site of the replay beside the reference's, and how far they are apart."""
-
-    partner: Partner
-    reference: TensorRef
-    candidate: TensorRef  # as recorded in the replay, in the reference's shape
-    atol: float
-    rtol: float
-    is_replaced: bool  # what came after it was given the reference's bytes
-    inherited: float | None  # max abs in the ordinary run
-    metrics: Metrics | None = None
-    verdict: Verdict | None = None
-
-    @property
-    def site(self) -> Site:
-        """Return where it is, by the candidate."""
-        return self.candidate.site
-
-    @property
-    def key(self) -> Key:
-        """Return the call it belongs to, by the candidate."""
-        return self.site.module, self.site.call
-
-    @property
-    def order(self) -> int:
-        """Return when it was taken, as the candidate counts."""
-        return self.candidate.trace.order
-
-    @property
-    def own(self) -> float | None:
-        """Return the largest difference; infinite where one side alone is not finite; None where nothing tells."""
-        if self.verdict is Verdict.NOT_FINITE:
-            return math.inf
-        return self.metrics.max_abs if self.metrics is not None and not math.isnan(self.metrics.max_abs) else None
-
-    @cached_property
-    def floor(self) -> float | None:
-        """Return the noise floor; None where it was not measured. What is stored is rounded, so it is never zero."""
-        noise = self.reference.trace.noise
-        if noise is None or self.reference.dtype.exact:
-            return noise
-        stats = self.reference.trace.stats
-        # a result is rounded when it is stored, whatever was measured
-        return max(noise, self.reference.dtype.half_ulp(stats.abs_max)) if stats is not None else noise
-
-    @property
-    def is_out(self) -> bool:
-        """Return True for what is out of tolerance and more than noise, as far as the noise floor is known."""
-        if self.verdict is None or self.verdict.passed or self.verdict in (Verdict.NOT_COMPARED, Verdict.SHAPE):
-            return False
-        if self.floor is None or self.own is None or math.isinf(self.own):
-            return True
-        return self.own > NOISE_FACTOR * self.floor
-
-    @property
-    def is_known_equal(self) -> bool:
-        """Return True if it was compared and is not out."""
-        return self.verdict not in (None, Verdict.NOT_COMPARED, Verdict.SHAPE) and not self.is_out
-
-
 @dataclass(frozen=True)
 class OwnErrors:
-    """Hold every own error, first to last, with its trial, and the own error of every site by the candidate's name."""
+    """Hold every own error, first to last, as a trial, and the own error of every site by the candidate's name."""
 
-    errors: tuple[OwnError, ...] = ()
     trials: tuple[Trial, ...] = ()
     calls: tuple[Key | None, ...] = ()  # the call whose code makes the error; None for the model where it has none
     own_by_name: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> tuple[OwnError, ...]:
+        """Return the errors themselves."""
+        return tuple(trial.error for trial in self.trials)
+
+    def without(self, names: Container[str]) -> OwnErrors:
+        """Return the own errors but those at some sites, by the reference's name."""
+        kept = [index for index, error in enumerate(self.errors) if error.name not in names]
+        return replace(
+            self,
+            trials=tuple(self.trials[index] for index in kept),
+            calls=tuple(self.calls[index] for index in kept),
+        )
 
 
 def find_own_errors(
@@ -118,7 +68,6 @@ def find_own_errors(
         if site.own is not None and site.verdict is not Verdict.SHAPE:
             own_by_name[site.candidate.name] = site.own
     return OwnErrors(
-        tuple(item.error for item in found),
         tuple(trial_run.make_trial(item) for item in found),
         tuple(item.owner.key if item.owner is not None else None for item in found),
         own_by_name,
@@ -164,8 +113,7 @@ class _ReplayedRun:
         self.candidates = replayed.source().tensors
         self.trees = read_module_tree(reference.meta), read_module_tree(replayed.meta)
         self.calls = CallTree(replayed.calls)
-        self._reference_calls = CallTree(reference.calls)
-        self._reference_events = {tensor.trace.order: tensor for tensor in self.references.values()}
+        self._made = MadeTensors(self.references, CallTree(reference.calls))
         facts = replayed.meta.get("replay")
         self._clean = frozenset(facts["clean"]) if isinstance(facts, Mapping) else frozenset()
         self._has_recomputed = isinstance(facts, Mapping) and bool(facts.get("recomputed"))
@@ -178,7 +126,7 @@ class _ReplayedRun:
         self._modules: dict[str, str] = {"": ""}  # the reference's module for one of the candidate
         self._known_digests = {tensor.trace.digest for tensor in self.references.values()} - {None}
         self.sites = self._pair_sites(partners)
-        _measure_sites(self.sites.values())
+        measure_sites(self.sites.values())
         self._inputs: dict[Key, list[TensorRef]] = {}
         for tensor in self.candidates.values():
             if tensor.site.slot is Slot.INPUT:
@@ -338,7 +286,7 @@ class _ReplayedRun:
             candidate_module=modules[1],
             classes=classes,
             max_abs=own,
-            times_noise=_count_floors(own, site.floor),
+            times_noise=count_noise(own, site.floor),
             inherited=site.inherited,
             after=after,
             before=before,
@@ -349,20 +297,16 @@ class _ReplayedRun:
     def _find_module(self, site: TriedSite, candidate_module: str) -> str:
         """Return the reference's module whose code is at fault: the partner of the candidate's, where it has one.
 
-        Code of the model itself, or of a module without a partner, does what some module does in the reference.
+        Code of the model itself, or of a module without a partner, does what some module does in the reference, unless
+        that module's own partner does it right.
         """
         if candidate_module and candidate_module in self._modules:
             return self._modules[candidate_module]
-        maker = self._find_maker(site.reference)
+        first = self._made.find_first(site.reference)
+        if any(other.reference is first and other.is_known_equal for other in self.sites.values()):
+            return ""
+        maker = self._made.find_maker(site.reference)
         return maker.module if maker is not None else ""
-
-    def _find_maker(self, tensor: TensorRef) -> CallNode | None:
-        """Return the call of the reference whose code made a tensor first; None for the model's own."""
-        first = self._reference_events.get(tensor.trace.same, tensor) if tensor.trace.same is not None else tensor
-        call = self._reference_calls.find((first.site.module, first.site.call))
-        if call is None or first.site.slot is Slot.OUTPUT:
-            return call
-        return call.parent
 
     # -- backward
 
@@ -464,78 +408,16 @@ class _ReplayedRun:
             return False
         return have_same_bytes(site.reference, other.reference) and have_same_bytes(site.candidate, other.candidate)
 
-    # -- trials
-
-    def _list_given(self, site: TriedSite, module: str) -> list[Given]:
-        """Return what the reference's code was given where it made a tensor: arguments, then outputs inside."""
-        maker = self._find_maker(site.reference)
-        if maker is None or maker.module != module:
-            return []
-        given = []
-        for link in maker.event.inputs:
-            name = Site(maker.module, Slot.INPUT, maker.call, link.path).name
-            tensor = self.references.get(name) or self._reference_events.get(
-                link.event if link.event is not None else -1
-            )
-            if tensor is not None and not tensor.missing:
-                given.append(Given(link.path, True, "", tensor))
-        for node in self._reference_calls.list_inside(maker):
-            is_before = node.order < site.reference.trace.order and node.parent is maker
-            for order in node.event.outputs if is_before else ():
-                tensor = self._reference_events.get(order)
-                if tensor is not None and not tensor.missing:
-                    given.append(Given(_name_inside(tensor.site, module), False, node.cls, tensor))
-        return given
-
     def make_trial(self, found: _Found) -> Trial:
         """Return everything that an experiment about the cause of an error needs."""
-        error, site = found.error, found.site
+        error = found.error
         given = [Given(argument.site.path, True, "", argument.reference) for argument in found.arguments]
         for output in found.inner:
-            given.append(
-                Given(_name_inside(output.reference.site, error.module), False, output.site.cls, output.reference)
-            )
+            name = name_inside(output.reference.site, error.module)
+            given.append(Given(name, False, output.site.cls, output.reference))
         if error.slot in _FORWARD:
-            given = self._list_given(site, error.module) or given
-        weights = tuple(_list_held(tensors) for tensors in (self.references, self.candidates))
-        noise = site.floor
-        if noise is None:  # the tolerance in force takes its place
-            stats = site.reference.trace.stats
-            noise = (site.atol + site.rtol * (stats.abs_max if stats is not None else 0.0)) / NOISE_FACTOR
-        inputs = {}
-        for tensor in self.references.values():
-            if tensor.site.slot is Slot.MODEL_INPUT:
-                inputs[tensor.site.path] = tensor
-        return Trial(
-            error=error,
-            reference=site.reference,
-            candidate=site.candidate,
-            given=tuple(given),
-            weights=_pair_weights(weights, error.module, error.candidate_module),
-            model_weights=(weights[0], weights[1]),
-            model_inputs=inputs,
-            modules=(
-                self.trees[0].get(error.module, {}),
-                self.trees[1].get(error.candidate_module, {}),
-            ),
-            trees=self.trees,
-            noise=noise,
-        )
-
-
-def _measure_sites(sites: Iterable[TriedSite]) -> None:
-    """Measure every site, all in one pass over the engine."""
-    waiting: list[TriedSite] = []
-    for site in sites:
-        known = judge_unmeasured(site.reference, site.candidate, site.atol, site.rtol)
-        if known is None:
-            waiting.append(site)
-        else:
-            site.verdict, site.metrics = known.verdict, known.metrics
-    jobs = [Job(site.reference, site.candidate, site.atol, site.rtol) for site in waiting]
-    for site, metrics in zip(waiting, get_engine().measure(jobs, None), strict=True):
-        site.metrics = metrics
-        site.verdict = metrics.judge(site.reference.dtype == site.candidate.dtype)
+            given = self._made.list_given(found.site.reference, error.module) or given
+        return make_trial(error, found.site, given, (self.references, self.candidates), self.trees)
 
 
 def _shows_same(found: _Found, site: TriedSite) -> bool:
@@ -545,35 +427,3 @@ def _shows_same(found: _Found, site: TriedSite) -> bool:
     return have_same_bytes(found.site.reference, site.reference) and have_same_bytes(
         found.site.candidate, site.candidate
     )
-
-
-def _count_floors(error: float, floor: float | None) -> float | None:
-    if floor is None:
-        return None
-    return error / floor if floor else math.inf
-
-
-def _name_inside(site: Site, module: str) -> str:
-    """Return the name of an output below a module: `q_proj`, `attention.0`."""
-    name = site.module.removeprefix(f"{module}.") if module else site.module
-    name = f"{name}@{site.call}" if site.call else name
-    return f"{name}.{site.path}" if site.path else name
-
-
-def _list_held(tensors: Mapping[str, TensorRef]) -> dict[str, TensorRef]:
-    """Return the parameters and buffers a model began with, by name."""
-    held = {}
-    for tensor in tensors.values():
-        if tensor.site.slot in (Slot.PARAM, Slot.BUFFER_BEFORE):
-            held[f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")] = tensor
-    return held
-
-
-def _pair_weights(
-    held: Sequence[Mapping[str, TensorRef]], module: str, candidate_module: str
-) -> dict[str, tuple[TensorRef | None, TensorRef | None]]:
-    """Return what two modules hold themselves, by local name; None where one has none."""
-    own: list[dict[str, TensorRef]] = []
-    for tensors, path in zip(held, (module, candidate_module), strict=True):
-        own.append({tensor.site.tensor: tensor for tensor in tensors.values() if tensor.site.module == path})
-    return {name: (own[0].get(name), own[1].get(name)) for name in dict.fromkeys([*own[0], *own[1]])}

@@ -6,12 +6,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from nndiff.names import ancestors
 from nndiff.plan import Plan
+from nndiff.recording.format.weights import read_held_tensors
 from nndiff.recording.reader import Recording
 from nndiff.relations.operations import Flatten, Reshape
 from nndiff.relations.relation import Relation
 from nndiff.result import Pair, Related
+from nndiff.sources import Source
 from nndiff.tensors import Shape, Site, Slot, TensorRef
 
 _NUMBER = re.compile(r"\d{1,9}")
@@ -64,8 +68,8 @@ def choose_partners(plan: Plan, pairs: Iterable[Pair], reference: Recording) -> 
             calls.setdefault((candidate_site.module, candidate_site.call), (reference_site.module, reference_site.call))
             if is_reshaped:
                 reshaped_calls.add((candidate_site.module, candidate_site.call))
-    ours = _list_arguments(reference.source().tensors)
-    theirs = _list_arguments(plan.candidate.tensors)
+    ours = _list_arguments(reference.source())
+    theirs = _list_arguments(plan.candidate)
     for candidate_call, reference_call in calls.items():
         pairs_of_call = _pair_arguments(ours.get(reference_call), theirs.get(candidate_call))
         for reference_path, candidate_path in pairs_of_call:
@@ -92,11 +96,13 @@ class _Arguments:
     """Hold the tensors a call was given, by path."""
 
     cls: str
+    largest_held: int  # elements of the largest tensor that its module holds, itself or inside
     tensors: Mapping[str, TensorRef]
 
 
-def _list_arguments(tensors: Mapping[str, TensorRef]) -> dict[tuple[str, int], _Arguments]:
+def _list_arguments(source: Source) -> dict[tuple[str, int], _Arguments]:
     """Return the arguments of every call that returned something."""
+    tensors, largest_held = source.tensors, _measure_held(source.meta)
     by_order = {tensor.trace.order: tensor for tensor in tensors.values()}
     arguments: dict[tuple[str, int], _Arguments] = {}
     for output in tensors.values():
@@ -110,15 +116,24 @@ def _list_arguments(tensors: Mapping[str, TensorRef]) -> dict[tuple[str, int], _
                 recorded = by_order.get(link.event)
             if recorded is not None:
                 given[link.path] = recorded
-        arguments[site.module, site.call] = _Arguments(site.cls, given)
+        arguments[site.module, site.call] = _Arguments(site.cls, largest_held.get(site.module, 0), given)
     return arguments
+
+
+def _measure_held(meta: Mapping[str, Any]) -> dict[str, int]:
+    """Return the elements of the largest tensor that each module holds, itself or inside."""
+    largest: dict[str, int] = {}
+    for name, tensor in read_held_tensors(meta).items():
+        for module in ancestors(name):
+            largest[module] = max(largest.get(module, 0), math.prod(tensor.shape))
+    return largest
 
 
 def _pair_arguments(reference: _Arguments | None, candidate: _Arguments | None) -> list[tuple[str, str]]:
     """Return which arguments of two calls belong together, by path.
 
-    Modules of one class take the same arguments by the same name. Of others, what is equal belongs together, then the
-    first argument, then what alone has its form; nothing else is known.
+    Modules of one class take the same arguments by the same name. Of others, what is equal belongs together; if they
+    may do the same by what they hold, also the first argument, and what alone has its form. Nothing else is known.
     """
     if reference is None or candidate is None:
         return []
@@ -136,6 +151,8 @@ def _pair_arguments(reference: _Arguments | None, candidate: _Arguments | None) 
         equal = [other for other, tensor in theirs.items() if tensor.trace.digest == ours[path].trace.digest]
         if equal:
             pair(path, path if path in equal else equal[0])
+    if reference.largest_held != candidate.largest_held:
+        return paired  # an attention and its last layer return the same, and are given something else
     first = next(iter(reference.tensors), None), next(iter(candidate.tensors), None)
     if first[0] in ours and first[1] in theirs and first[0] is not None and first[1] is not None:
         pair(first[0], first[1])

@@ -87,8 +87,8 @@ class Trial:
         if values.shape != made.shape:
             return False
         finite = np.isfinite(made)
-        if not np.array_equal(finite, np.isfinite(values)):
-            return False
+        if not np.array_equal(np.where(finite, 0, made), np.where(np.isfinite(values), 0, values), equal_nan=True):
+            return False  # NaN or infinite elsewhere, or of the other sign
         with np.errstate(invalid="ignore"):  # infinite on both sides
             left = float(np.max(np.abs(values - made), where=finite, initial=0.0))
         return left <= self.measure_room(made)

@@ -9,7 +9,7 @@ from nndiff.diagnosis.replay import OwnErrors
 from nndiff.diagnosis.trials import Trial
 from nndiff.findings.causes import Cause
 from nndiff.findings.settings import compare_settings
-from nndiff.result import Finding, FirstDivergence, InputState, OwnError, Pair, PartingReason, WeightsAtSite
+from nndiff.result import Finding, FirstDivergence, InputState, Pair, PartingReason, WeightsAtSite
 from nndiff.tensors import Slot
 from nndiff.verdict import Verdict
 
@@ -28,13 +28,14 @@ def choose_first_divergence(
     if known is not None and known.reason in _STANDING:
         return known
     by_name = {pair.reference_name: pair for pair in pairs}
-    for error, trial in zip(own.errors, own.trials, strict=True):
-        if error.slot in _FORWARD:
-            return _describe_place(error, trial, by_name)
+    for trial in own.trials:
+        if trial.error.slot in _FORWARD:
+            return _describe_place(trial, by_name)
     return known
 
 
-def _describe_place(error: OwnError, trial: Trial, pairs: Mapping[str, Pair]) -> FirstDivergence:
+def _describe_place(trial: Trial, pairs: Mapping[str, Pair]) -> FirstDivergence:
+    error = trial.error
     pair = pairs.get(error.name)
     later = [other.order for other in pairs.values() if other.sites and other.name == error.before]
     sites = trial.reference.site, trial.candidate.site

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ def measure_noise(
 ) -> dict[str, Any]:
     """Return the metadata of the noise: for every tensor kept in full, its largest movement over some draws."""
     recorded = {name: tensor for name, tensor in recording.source().tensors.items() if not tensor.missing}
-    floors = {name: _measure_rounding(tensor) for name, tensor in recorded.items()}
+    movements = dict.fromkeys(recorded, _STILL)
     for draw in range(draws):
         # another stream than the run's own, so that no weight moves as a dropout mask falls
         generator = torch.Generator().manual_seed((options.seed + 1 + draw) * 0x9E3779B97F4A7C15 % (1 << 63))
@@ -50,16 +50,36 @@ def measure_noise(
         for name, tensor in recorded.items():
             if tensor.site.slot not in _GIVEN:
                 # a site that the moved model does not reach is as uncertain as can be
-                floors[name] = max(floors[name], sink.movements.get(name, math.inf))
+                movements[name] = movements[name].join(sink.movements.get(name, _UNBOUNDED))
     state.restore(keep_modes=True)
-    return {"draws": draws, "floors": floors}
+    return {"draws": draws, "floors": {name: movements[name].get_floor(tensor) for name, tensor in recorded.items()}}
 
 
-def _measure_rounding(tensor: TensorRef) -> float:
-    """Return what rounding a result once may do: a number that did not move by luck still has a floor."""
-    stats = tensor.trace.stats
-    largest = stats.abs_max if stats is not None else float(np.abs(tensor.numpy()).max(initial=0))
-    return tensor.dtype.half_ulp(largest)
+class _Movement(NamedTuple):
+    """Hold how far the elements of a tensor moved at most, and the largest of those that did."""
+
+    distance: float
+    largest: float
+
+    def join(self, other: _Movement) -> _Movement:
+        """Return the movement over two draws."""
+        return _Movement(max(self.distance, other.distance), max(self.largest, other.largest))
+
+    def get_floor(self, tensor: TensorRef) -> float:
+        """Return the noise floor: the movement, or what rounding a result once may do.
+
+        A number that did not move by luck is rounded all the same. Where others moved, those that stayed are
+        constants, such as the -1e38 of masks: their rounding says nothing about the rest.
+        """
+        largest = self.largest
+        if not largest:
+            stats = tensor.trace.stats
+            largest = stats.abs_max if stats is not None else float(np.abs(tensor.numpy()).max(initial=0))
+        return max(self.distance, tensor.dtype.half_ulp(largest))
+
+
+_STILL = _Movement(0.0, 0.0)
+_UNBOUNDED = _Movement(math.inf, 0.0)
 
 
 class MovementSink(DigestSink):
@@ -67,7 +87,7 @@ class MovementSink(DigestSink):
 
     def __init__(self, keep: Keep, recorded: Mapping[str, TensorRef]) -> None:
         super().__init__(keep)
-        self.movements: dict[str, float] = {}  # max abs by name
+        self.movements: dict[str, _Movement] = {}  # by name
         self._recorded = recorded
 
     def add_tensor(
@@ -100,16 +120,16 @@ class MovementSink(DigestSink):
             self.movements[site.name] = _measure_movement(recorded, raw_array(np.asarray(value)))
         elif recorded is not None and isinstance(value, str):
             is_same = bytes(recorded.read(0, recorded.count)) == value.encode("utf-8", "surrogatepass")
-            self.movements[site.name] = 0.0 if is_same else math.inf
+            self.movements[site.name] = _STILL if is_same else _UNBOUNDED
         return super().add_value(site, value, phase)
 
 
-def _measure_movement(recorded: TensorRef, moved: RawTensor) -> float:
-    """Return the largest distance of two elements; inf where shapes differ, or numbers that are not finite."""
+def _measure_movement(recorded: TensorRef, moved: RawTensor) -> _Movement:
+    """Return how far elements moved; without bound where shapes differ, or numbers that are not finite."""
     if recorded.shape != moved.shape or recorded.dtype != moved.dtype:
-        return math.inf
+        return _UNBOUNDED
     wide = np.complex128 if recorded.dtype.kind == "complex" else np.float64
-    largest = 0.0
+    movement = _STILL
     with np.errstate(all="ignore"):
         for start in range(0, recorded.count, _BLOCK):
             raw = recorded.read(start, min(start + _BLOCK, recorded.count))
@@ -119,6 +139,7 @@ def _measure_movement(recorded: TensorRef, moved: RawTensor) -> float:
             distance[(before == after) | (np.isnan(before) & np.isnan(after))] = 0.0
             worst = float(distance.max(initial=0.0))
             if not math.isfinite(worst):
-                return math.inf
-            largest = max(largest, worst)
-    return largest
+                return _UNBOUNDED
+            largest = float(np.max(np.abs(before), where=distance > 0, initial=0.0))
+            movement = movement.join(_Movement(worst, largest))
+    return movement

@@ -219,10 +219,11 @@ def _add_noise(
     try:
         noise = measure_noise(model, inputs, recording, writer.keep, plan, settings.run, state, settings.noise)
     except Exception as error:  # the model's own code, given numbers it does not expect
-        facts.warnings.append(
+        facts.meta["noise_failure"] = (
             "the noise floor was not measured: with its weights and inputs moved by half a unit of rounding the model "
             f"fails: {type(error).__name__}: {str(error)[:200]}"
         )
+        facts.warnings.append(facts.meta["noise_failure"])
         return
     facts.meta["noise"] = noise
 

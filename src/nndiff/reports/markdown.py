@@ -131,6 +131,8 @@ def _show_findings(comparison: Comparison, options: ReportOptions) -> Iterator[s
         yield from ("**Modules at fault**", "")
         for fault in faults:
             yield f"- {format_code(fault.module)} {escape_text(fault.facts)}"
+            if fault.tensors:
+                yield f"  - tensors: {escape_text(fault.tensors)}"
             if fault.alike:
                 yield f"  and {', '.join(map(format_code, fault.alike))}"
             if fault.cause is not None:

@@ -145,6 +145,8 @@ def _show_headline(comparison: Comparison, options: ReportOptions, width: int) -
     for fault in faults:
         title = Text(shorten(fault.module, 3 * width), "bold")
         yield format_entry("  module", title.append(f"  {shorten(fault.facts, 4 * width)}", "not bold"))
+        if fault.tensors:
+            yield format_entry("  tensors", shorten(fault.tensors, 4 * width))
         if fault.alike:
             yield format_entry("  and", first_few([shorten(name, 3 * width) for name in fault.alike]))
         if fault.cause is not None:

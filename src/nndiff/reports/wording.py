@@ -212,12 +212,16 @@ def _say_between(first: FirstDivergence) -> str:
     return f"before {before}, the first that does not agree" if before else ""
 
 
+_MOST_GIVEN = 6  # tensors that are named: the last ones, which code between calls is most likely to use
+
+
 @dataclass(frozen=True)
 class Fault:
     """Hold a module at fault in words, the cause that was found for it, and others of the very same cause."""
 
     module: str
     facts: str  # class, own and inherited error, between which calls
+    tensors: str  # what goes into code between calls, and what comes out wrong; "" of a whole module
     cause: Finding | None
     alike: tuple[str, ...] = ()  # modules that the same sentence holds for, in order
 
@@ -245,7 +249,8 @@ def describe_faults(comparison: Comparison) -> tuple[list[Fault], list[Finding]]
         module = printable(f"{error.candidate}: {names}" if len(comparison.candidates) > 1 else names)
         key = error if cause is None else replace(cause, where=())
         if key not in faults:
-            faults[key] = Fault(module, printable(_describe_own_error(error)), cause)
+            facts, tensors = printable(_describe_own_error(error)), printable(_list_tensors(error))
+            faults[key] = Fault(module, facts, tensors, cause)
         elif module not in (faults[key].module, *faults[key].alike):
             faults[key] = replace(faults[key], alike=(*faults[key].alike, module))
     return list(faults.values()), findings
@@ -254,6 +259,13 @@ def describe_faults(comparison: Comparison) -> tuple[list[Fault], list[Finding]]
 def count_faults(faults: Iterable[Fault]) -> str:
     """Return how many modules are at fault."""
     return plural(sum(fault.count for fault in faults), "module")
+
+
+def _list_tensors(error: OwnError) -> str:
+    """Return what goes into code between calls, and what comes out wrong."""
+    if not (error.after or error.before):
+        return ""
+    return f"in {', '.join(error.given[-_MOST_GIVEN:]) or 'none'}; out {error.name}"
 
 
 def _describe_own_error(error: OwnError) -> str:

@@ -36,3 +36,9 @@ def test_an_error_without_size_leaves_the_noise():
     values = np.where(np.isnan(hole.candidate_values), math.nan, hole.reference_values + hole.noise)
     assert hole.gives_candidate(values)
     assert not hole.gives_candidate(hole.reference_values)
+
+
+def test_what_is_infinite_must_be_so_on_the_same_side():
+    trial = make_trial(Code(lambda x: x / 0), Code(lambda x: -x / 0), draw(5, 20))
+    assert trial.gives_candidate(trial.candidate_values)
+    assert not trial.gives_candidate(trial.reference_values)

@@ -184,6 +184,8 @@ def show_findings(comparison: Comparison) -> Iterator[str]:
         yield "<h2>Modules at fault</h2>"
     for fault in faults:
         yield f"<p><strong><code>{escape_html(fault.module)}</code></strong> {escape_html(fault.facts)}</p>"
+        if fault.tensors:
+            yield f'<p class="soft">Tensors: {escape_html(fault.tensors)}</p>'
         if fault.alike:
             yield f"<p>and {', '.join(f'<code>{escape_html(name)}</code>' for name in fault.alike)}</p>"
         if fault.cause is not None:

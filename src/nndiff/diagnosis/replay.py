@@ -496,7 +496,10 @@ class _ReplayedRun:
                 Given(_name_inside(output.reference.site, error.module), False, output.site.cls, output.reference)
             )
         if error.slot in _FORWARD:
-            given = self._list_given(site, error.module) or given
+            ours = self._list_given(site, error.module)
+            # the candidate may make something of what the reference computes only later
+            later = [item for item in given if not item.is_argument and item.tensor.trace.order > error.order]
+            given = [*ours, *later] if ours else given
         weights = tuple(_list_held(tensors) for tensors in (self.references, self.candidates))
         noise = site.floor
         if noise is None:  # the tolerance in force takes its place

@@ -123,28 +123,26 @@ def test_a_lightning_checkpoint_goes_both_ways(nest):
     assert done.stdout.endswith("✓ SUCCESS: Checkpoints are fully compatible!\n")
 
 
+FEED_FORWARD = [f"encoder.layers.{layer}.feed_forward{part}" for layer in (0, 1) for part in (1, 2)]
+LAYERS = ["encoder.layers.0", "encoder.layers.1"]
 FAULTS = {
-    "axes_swapped": ("eval", "encoder.pre_encode:output.0", "encoder.pre_encode.out:output", None),
-    "order_swapped": ("eval", "encoder.layers.0:output", "encoder.layers.0.norm_self_att:output", "called-otherwise"),
-    "padding_unmasked": ("ragged", "encoder:output.0", "encoder.layers.0:input.att_mask", None),
-    "wrong_eps": ("eval", "encoder.layers.0.conv.batch_norm:output", "", "attribute"),
-    "extra_dropout": ("train", "encoder.layers.0.feed_forward1:output", "", "called-otherwise"),
+    "axes_swapped": ("nemo", ["encoder.pre_encode"], "flatten-order"),
+    "order_swapped": ("nemo", LAYERS, "block-order"),
+    "padding_unmasked": ("nemo", ["encoder"], "padding-mask"),
+    "wrong_eps": ("nemo", [f"{layer}.conv.batch_norm" for layer in LAYERS], "norm-eps"),
+    "extra_dropout": ("train", FEED_FORWARD, "dropout"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_port_is_found_out(nest, tmp_path, monkeypatch, fault):
-    name, place, before, cause = FAULTS[fault]
-    monkeypatch.setenv("NEST_CHECKPOINT", str(nest.folder / "tiny.nemo"))
-    broken = f"{EXAMPLE / 'broken.py'}:{fault}"
+def test_a_broken_port_is_found_out_with_place_and_cause(nest, tmp_path, fault):
+    name, places, cause = FAULTS[fault]
     out = tmp_path / "result.json"
-    done = run_in(
-        sys.executable, "-m", "nndiff", "diff", nest.folder / f"{name}.nnrec", broken, "--report", f"json:{out}"
-    )
+    done = run_in_example(nest, f"nndiff diff {name}.nnrec broken.py:{fault} --report json:{out}")
     assert done.returncode == 1, done.stderr
     data = json.loads(out.read_text())
-    first = data["first_divergence"]
-    assert (first["name"], first["before"]) == (place, before)
-    assert first["name"].startswith(first["module"])
-    if cause:
-        assert cause in [finding["cause"] for finding in data["findings"]]
+    errors = data["own_errors"]
+    assert [error["module"] for error in errors] == places
+    assert data["first_divergence"]["name"].startswith(places[0])
+    for error in errors:
+        assert next(finding["cause"] for finding in data["findings"] if error["name"] in finding["where"]) == cause

@@ -16,6 +16,7 @@ from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.diagnosis.trials import Given, Trial
 from nndiff.metrics import Metrics
 from nndiff.plan import Plan
+from nndiff.recording.format.weights import read_held_tensors
 from nndiff.recording.reader import Recording
 from nndiff.result import FirstDivergence, Method, OwnError, Pair
 from nndiff.stats import Job
@@ -134,6 +135,7 @@ class _Found:
     owner: CallNode | None  # the call whose code makes it; None for the model, where its call was not recorded
     arguments: tuple[TriedSite, ...] = ()
     inner: tuple[TriedSite, ...] = ()
+    drew: bool = False
 
     @property
     def given(self) -> tuple[TriedSite, ...]:
@@ -143,6 +145,14 @@ class _Found:
     def with_site(self, site: TriedSite) -> _Found:
         """Return the error with a further site that shows it."""
         return replace(self, error=replace(self.error, also=(*self.error.also, site.partner.reference)))
+
+
+@dataclass(frozen=True)
+class _HeldWeights:
+    """Hold the parameters and buffers of both models by name, and those that differ and cannot be read by module."""
+
+    sides: tuple[Mapping[str, TensorRef], Mapping[str, TensorRef]]
+    changed: Mapping[str, set[str]]
 
 
 class _ReplayedRun:
@@ -161,14 +171,17 @@ class _ReplayedRun:
         self.plan, self.tolerance = plan, tolerance
         self._known_first = known_first
         self.references = reference.source().tensors
+        self._reference_held = read_held_tensors(reference.meta)
         self.candidates = replayed.source().tensors
         self.trees = read_module_tree(reference.meta), read_module_tree(replayed.meta)
         self.calls = CallTree(replayed.calls)
         self._reference_calls = CallTree(reference.calls)
         self._reference_events = {tensor.trace.order: tensor for tensor in self.references.values()}
         facts = replayed.meta.get("replay")
-        self._clean = frozenset(facts["clean"]) if isinstance(facts, Mapping) else frozenset()
-        self._has_recomputed = isinstance(facts, Mapping) and bool(facts.get("recomputed"))
+        facts = facts if isinstance(facts, Mapping) else {}
+        self._clean = frozenset(facts.get("clean", ()))
+        self._has_recomputed = bool(facts.get("recomputed"))
+        self._random = frozenset(facts.get("random", ()))
         self._pairs = {pair.candidate_name: pair for pair in pairs}
         self._wrong_parts = [
             pair.sites[1].module
@@ -259,6 +272,9 @@ class _ReplayedRun:
         arguments = [self.sites[tensor.name] for tensor in self._list_arguments(owner) if tensor.name in self.sites]
         outputs = [self.sites[name] for node in inner for name in self._list_outputs(node)]
         is_own_output = owner is call
+        since = inner[-1].order if inner else entered
+        made = [self.candidates[name] for name in self._random if name in self.candidates]
+        drew = any(since < tensor.trace.order <= site.order for tensor in made)
         return self._describe(
             site,
             owner,
@@ -266,6 +282,7 @@ class _ReplayedRun:
             before="" if is_own_output or call is None else self._name_call(call),
             arguments=arguments,
             inner=outputs,
+            drew=drew,
         )
 
     def _was_given_clean(self, call: CallNode) -> bool:
@@ -319,6 +336,7 @@ class _ReplayedRun:
         arguments: Iterable[TriedSite] = (),
         inner: Iterable[TriedSite] = (),
         module: tuple[str, str] | None = None,
+        drew: bool = False,
     ) -> _Found:
         candidate_module = owner.module if owner is not None else ""
         modules = module or (self._find_module(site, candidate_module), candidate_module)
@@ -344,7 +362,7 @@ class _ReplayedRun:
             before=before,
             given=tuple(given.partner.reference for given in (*arguments, *inner)),
         )
-        return _Found(error, site, owner, arguments, inner)
+        return _Found(error, site, owner, arguments, inner, drew)
 
     def _find_module(self, site: TriedSite, candidate_module: str) -> str:
         """Return the reference's module whose code is at fault: the partner of the candidate's, where it has one.
@@ -487,6 +505,30 @@ class _ReplayedRun:
                     given.append(Given(_name_inside(tensor.site, module), False, node.cls, tensor))
         return given
 
+    @cached_property
+    def _held(self) -> _HeldWeights:
+        """Return what both models held when they began.
+
+        Of what the reference's recording holds the digest alone, the candidate has the elements, if they are equal.
+        """
+        ours, theirs = (_list_held(tensors) for tensors in (self.references, self.candidates))
+        changed: dict[str, set[str]] = {}
+        kept = {tensor.trace.digest: tensor for tensor in theirs.values()}
+        for candidate_name, tensor in list(theirs.items()):
+            module = self._modules.get(tensor.site.module)
+            site = replace(tensor.site, module=module or "")
+            name = f"{site.module}.{site.tensor}".lstrip(".")
+            if module is None or name in ours:
+                continue
+            held = self._reference_held.get(name)
+            equal = kept.get(held.digest) if held is not None else None
+            if held and equal and (held.dtype, held.shape) == (equal.dtype.name, equal.shape):
+                ours[name] = replace(equal, name=site.name, site=site)
+            elif held is not None or not self._reference_held:
+                del theirs[candidate_name]  # nothing can be tried with one side alone
+                changed.setdefault(tensor.site.module, set()).update([site.tensor] if held is not None else [])
+        return _HeldWeights((ours, theirs), changed)
+
     def make_trial(self, found: _Found) -> Trial:
         """Return everything that an experiment about the cause of an error needs."""
         error, site = found.error, found.site
@@ -500,7 +542,6 @@ class _ReplayedRun:
             # the candidate may make something of what the reference computes only later
             later = [item for item in given if not item.is_argument and item.tensor.trace.order > error.order]
             given = [*ours, *later] if ours else given
-        weights = tuple(_list_held(tensors) for tensors in (self.references, self.candidates))
         noise = site.floor
         if noise is None:  # the tolerance in force takes its place
             stats = site.reference.trace.stats
@@ -514,8 +555,9 @@ class _ReplayedRun:
             reference=site.reference,
             candidate=site.candidate,
             given=tuple(given),
-            weights=_pair_weights(weights, error.module, error.candidate_module),
-            model_weights=(weights[0], weights[1]),
+            weights=_pair_weights(self._held.sides, error.module, error.candidate_module),
+            unread_weights=tuple(sorted(self._held.changed.get(error.candidate_module, ()))),
+            model_weights=self._held.sides,
             model_inputs=inputs,
             modules=(
                 self.trees[0].get(error.module, {}),
@@ -523,6 +565,7 @@ class _ReplayedRun:
             ),
             trees=self.trees,
             noise=noise,
+            drew=found.drew,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -72,13 +73,22 @@ def squeeze(text):
     return " ".join(re.sub(r"\d+\.\d+e[-+]\d+", "#", text).split())
 
 
-def run_in_example(nest, command):
+@functools.cache
+def run_in_folder(folder, command):
+    """Run a command of the README once, whoever looks at what it prints; results go to result.json as well."""
     program, *words = shlex.split(command)
-    words = ["-m", "nndiff", *words] if program == "nndiff" else words
+    if program == "nndiff":
+        words = ["-m", "nndiff", *words, "--report", f"json:{name_result(folder, command)}"]
     env = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=nest.folder / "example", env=env, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def name_result(folder, command):
+    return folder / f"{re.sub(r'[^a-z]+', '-', command)}.json"
+
+
+def run_in_example(nest, command):
+    return run_in_folder(nest.folder / "example", command)
 
 
 @pytest.mark.parametrize(("shell", "command", "shown"), read_screens(), ids=[screen[1] for screen in read_screens()])
@@ -135,12 +145,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_port_is_found_out_with_place_and_cause(nest, tmp_path, fault):
+def test_a_broken_port_is_found_out_with_place_and_cause(nest, fault):
     name, places, cause = FAULTS[fault]
-    out = tmp_path / "result.json"
-    done = run_in_example(nest, f"nndiff diff {name}.nnrec broken.py:{fault} --report json:{out}")
+    command = f"nndiff diff {name}.nnrec broken.py:{fault}"
+    assert command in [screen[1] for screen in read_screens()]
+    done = run_in_example(nest, command)
     assert done.returncode == 1, done.stderr
-    data = json.loads(out.read_text())
+    data = json.loads(name_result(nest.folder / "example", command).read_text())
     errors = data["own_errors"]
     assert [error["module"] for error in errors] == places
     assert data["first_divergence"]["name"].startswith(places[0])

@@ -127,8 +127,8 @@ def _choose_cause(
     if len(reference) == 1 and lost and gained:
         return Cause.BLOCK_ORDER if all(arguments) else Cause.LAYER_SKIPPED
     # a branch that is left out right after it was computed is a layer without effect; an earlier one was left behind
-    before = [given.name for given in trial.inner if not _comes_later(trial, given)]
-    if lost and not gained and not any(arguments) and any(before[-1] in terms[place].names for place in lost):
+    latest = ["", *(given.name for given in trial.inner if not _comes_later(trial, given))][-1]
+    if lost and not gained and not any(arguments) and any(latest in terms[place].names for place in lost):
         return Cause.LAYER_SKIPPED
     return Cause.RESIDUAL
 

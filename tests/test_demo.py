@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from nndiff.commands import main
+from nndiff.commands.demo import run_command
 from nndiff.demo.models import MISCONVERTED, make_weights, write_checkpoints
 from nndiff.demo.story import CHAPTERS, REPORTS, play
 
@@ -108,3 +109,11 @@ def test_it_finds_what_was_planted(tmp_path):
     assert f"Open the reports in {folder / REPORTS}" in done.stdout
     assert re.search(r"Done in \d+ s", done.stdout)
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
+    assert f"Every command can be typed again after: cd {folder}" in done.stdout
+
+
+def test_its_commands_work_when_they_are_typed_again(tmp_path, monkeypatch, capsys):
+    assert play(run_command, tmp_path, has_torch=True)
+    monkeypatch.chdir(tmp_path)
+    for step in STEPS:
+        assert run_command(step.command.split()) == step.status, step.command

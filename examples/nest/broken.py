@@ -91,7 +91,7 @@ def extra_dropout() -> Nest:
         for module in (layer.feed_forward1, layer.feed_forward2):
             feed_forward: Any = module
             feed_forward.__class__ = DropsTwice
-            feed_forward.dropout2 = nn.Dropout(feed_forward.dropout.p)
+            feed_forward.dropout2 = nn.Dropout(feed_forward.dropout.p).train(feed_forward.training)
     return port
 
 

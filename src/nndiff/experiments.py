@@ -208,6 +208,9 @@ def attach_own_errors(
     own = find_own_errors(plan, pairs, partners, reference, replayed, options.tolerance, known_first)
     own = _drop_refuted(own, known_first, pairs)
     own = own.without(_list_untied_gradients(comparison, plan.label))
+    if not (own.errors or reference.meta.get("inputs_kept")) and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
+        text = "the reference was recorded without --inputs: what code hands from module to module was not tried"
+        comparison = _add_note(comparison, text)
     proven, own = _explain_errors(own, plan.label)
     if own.errors and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
         first = choose_first_divergence(known_first, own, pairs)
@@ -269,7 +272,7 @@ def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnError
     """Return the causes of own errors, and the errors that are known to be such.
 
     The code of a call that went wrong once may pass that on: what shows in it later is an error of its own only if
-    another cause is proven for it.
+    another cause is proven for it. So it is with code that draws random numbers after other code drew wrong ones.
     """
     from nndiff.diagnosis.replay import OwnErrors
     from nndiff.findings.causes import Cause
@@ -280,13 +283,16 @@ def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnError
     first_in_call: dict[tuple[str, int], int] = {}  # where the first error of a call is
     causes: dict[int, set[str]] = {}
     for trial, call, finding in zip(own.trials, own.calls, explain_trials(own.trials), strict=True):
+        is_explained = finding.cause != Cause.OWN_CODE
+        if trial.drew and not is_explained and any(earlier.drew for earlier in trials):
+            continue  # it drew other numbers than the reference because of what went wrong before
         first = first_in_call.get(call) if call is not None else None
-        if first is not None and (finding.cause == Cause.OWN_CODE or finding.cause in causes[first]):
+        if first is not None and (not is_explained or finding.cause in causes[first]):
             error = trials[first].error
             error = replace(error, also=(*error.also, trial.error.name, *trial.error.also))
             trials[first] = replace(trials[first], error=error)
             continue
-        if trial.error.slot.is_gradient and finding.cause == Cause.OWN_CODE and trials:
+        if trial.error.slot.is_gradient and not is_explained and trials:
             continue  # what is wrong before it has another derivative
         if call is not None:
             first = first_in_call.setdefault(call, len(trials))

@@ -581,3 +581,76 @@ def test_own_errors_are_kept_in_a_saved_result(net, batch, tmp_path):
     assert loaded.own_errors == result.own_errors
     assert loaded.judged_at(Tolerance(1e-6, 1e-6)).own_errors == result.own_errors
     assert loaded.judged_at(Tolerance(10, 10)).own_errors == ()
+
+
+# -- blocks in another order, random numbers, weights known by their digests -------------------------------------------
+
+
+class Block(nn.Module):
+    """Two branches, each behind a norm and followed by dropout, whose order is an option."""
+
+    def __init__(self, order, drops_twice):
+        super().__init__()
+        self.norms = nn.ModuleDict({name: nn.LayerNorm(8) for name in "pq"})
+        self.branches = nn.ModuleDict({name: nn.Linear(8, 8) for name in "pq"})
+        self.dropout, self.order = nn.Dropout(0.2), order
+        if drops_twice:
+            self.again = nn.Dropout(0.2)
+
+    def forward(self, x):
+        for name in self.order:
+            x = x + self.dropout(self.branches[name](self.norms[name](x)))
+        return self.again(x) if hasattr(self, "again") else x
+
+
+class Stack(nn.Module):
+    def __init__(self, order="pq", drops_twice=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block(order, drops_twice) for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def draw_long_batch():
+    return torch.randn(4, 40, 8, generator=torch.Generator().manual_seed(1))
+
+
+def list_proven(result):
+    at_fault = {error.name for error in result.own_errors}
+    return [finding.cause for finding in result.findings if at_fault.intersection(finding.where)]
+
+
+def test_branches_in_another_order_are_no_skipped_layers():
+    result = nndiff.compare(Stack().eval(), Stack("qp").eval(), inputs=draw_long_batch())
+    assert name_modules(result) == ["blocks.0", "blocks.1", "blocks.2"]
+    assert list_proven(result) == ["block-order"] * 3
+
+
+def test_code_that_draws_after_a_dropout_too_many_is_not_at_fault():
+    result = nndiff.compare(Stack(), Stack(drops_twice=True), inputs=draw_long_batch(), mode="train", seed=1)
+    assert name_modules(result) == ["blocks.0", "blocks.1", "blocks.2"]
+    assert list_proven(result) == ["dropout"] * 3
+    # the next block draws from another state, but what draws nothing is tried all the same
+    wrong = Stack(drops_twice=True)
+    wrong.blocks[2].norms["p"].eps = 0.1
+    result = nndiff.compare(Stack(), wrong, inputs=draw_long_batch(), mode="train", seed=1)
+    assert name_modules(result) == ["blocks.0", "blocks.1", "blocks.2.norms.p", "blocks.2"]
+    assert list_proven(result) == ["dropout", "dropout", "norm-eps", "dropout"]
+
+
+def test_weights_that_a_recording_knows_by_their_digests_serve_experiments(net, batch, tmp_path):
+    reference = nndiff.record(net, batch, path=tmp_path / "a.nnrec", inputs_kept=True)
+    wrong = copy.deepcopy(net)
+    wrong.layers[1].norm.eps = 1e-2
+    result = nndiff.compare(reference, wrong)
+    assert (name_modules(result), list_proven(result)) == (["layers.1.norm"], ["norm-eps"])
+    with torch.no_grad():
+        wrong.layers[2].attention.out.weight[3] += 1
+    result = nndiff.compare(reference, wrong)
+    assert name_modules(result) == ["layers.1.norm", "layers.2.attention.out"]
+    assert list_proven(result) == ["norm-eps", "own-code"], "which weights it had, nobody can tell"
+    assert "weights differ (weight)" in result.findings[1].evidence

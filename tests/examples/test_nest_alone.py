@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import nndiff
+
 sys.path.append(str(Path(__file__).parents[2] / "examples/nest"))
 import nest_ssl
 from nest_ssl.checkpoint import CheckpointError, read_archive
@@ -127,7 +129,39 @@ def test_a_checkpoint_of_another_size_is_refused_with_what_does_not_fit():
 def test_a_broken_port_differs_from_the_port():
     done = run("-m", "nndiff", "run", EXAMPLE / "port.py", f"{EXAMPLE / 'broken.py'}:padding_unmasked")
     assert done.returncode == 1, done.stderr
-    assert "before encoder.layers.0:input.att_mask, which does not" in " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
+    assert "before encoder.layers.0:input.att_mask, which does not" in text
+    assert "cause padding-mask (98% sure): the candidate ignores the padding mask" in text
+
+
+LAYERS = ["encoder.layers.0", "encoder.layers.1"]
+CAUSES = {
+    "axes_swapped": ("flatten-order", ["encoder.pre_encode"], "eval"),
+    "order_swapped": ("block-order", LAYERS, "eval"),
+    "padding_unmasked": ("padding-mask", ["encoder"], "eval"),
+    "wrong_eps": ("norm-eps", [f"{layer}.conv.batch_norm" for layer in LAYERS], "eval"),
+    "extra_dropout": ("dropout", [f"{layer}.feed_forward{part}" for layer in LAYERS for part in (1, 2)], "train"),
+}
+
+
+@pytest.mark.parametrize("fault", CAUSES)
+def test_each_broken_port_is_explained(monkeypatch, fault):
+    monkeypatch.setenv("NEST_CHECKPOINT", str(ARCHIVE))
+    import broken
+
+    cause, places, mode = CAUSES[fault]
+    port, wrong = broken.model(), getattr(broken, fault)()
+    result = nndiff.compare(port, wrong, inputs=make_inputs(), mode=mode, seed=3)
+    assert [error.module for error in result.own_errors] == places
+    for error in result.own_errors:
+        assert cause in [finding.cause for finding in result.findings if error.name in finding.where]
+
+
+def test_a_dropout_too_many_changes_nothing_in_eval_mode(monkeypatch):
+    monkeypatch.setenv("NEST_CHECKPOINT", str(ARCHIVE))
+    import broken
+
+    assert nndiff.compare(broken.model(), broken.extra_dropout(), inputs=make_inputs()).verdict == "identical"
 
 
 @pytest.mark.parametrize(

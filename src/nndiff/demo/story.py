@@ -57,7 +57,7 @@ def make_checkpoint_chapter() -> Chapter:
             ),
             Step(
                 "Repair it. The map also repairs every other checkpoint that this script converted.",
-                "nndiff convert converted.safetensors --map map.json -o repaired.safetensors",
+                "nndiff convert converted.safetensors --map map.json -o repaired.safetensors --force",
                 status=0,
             ),
             Step(
@@ -150,7 +150,8 @@ def play(run_command: Runner, folder: Path, has_torch: bool) -> bool:
         sys.stdout.write("\nInstall torch to see ports, trainings and quantised models compared, layer by layer.\n")
     names = ", ".join(sorted(path.name for path in (folder / REPORTS).iterdir()))
     sys.stdout.write(f"\n{'─' * 80}\nDone in {time.monotonic() - start:.0f} s. Open the reports in {folder / REPORTS}")
-    sys.stdout.write(f":\n  {names}\nNow try your own: nndiff diff REF CAND, or nndiff run REF_MODEL CAND_MODEL.\n")
+    sys.stdout.write(f":\n  {names}\nEvery command can be typed again after: cd {folder}\n")
+    sys.stdout.write("Now try your own: nndiff diff REF CAND, or nndiff run REF_MODEL CAND_MODEL.\n")
     return failures == 0
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from nndiff.diagnosis.call_graph import have_same_bytes, is_inside
 from nndiff.diagnosis.gradient_blame import blame_gradient
+from nndiff.diagnosis.held_weights import HeldWeights, read_held_weights
 from nndiff.diagnosis.modules import get_class, read_module_tree
 from nndiff.diagnosis.replay_calls import CallNode, CallTree, Key
 from nndiff.diagnosis.replay_partners import Partner
@@ -17,6 +18,7 @@ from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.diagnosis.trials import Given, Trial
 from nndiff.diagnosis.tried_sites import TriedSite, measure_sites
 from nndiff.plan import Plan
+from nndiff.recording.format.weights import read_held_tensors
 from nndiff.recording.reader import Recording
 from nndiff.result import FirstDivergence, Method, OwnError, Pair, count_noise
 from nndiff.tensors import MODEL, Slot, TensorRef
@@ -83,6 +85,7 @@ class _Found:
     owner: CallNode | None  # the call whose code makes it; None for the model, where its call was not recorded
     arguments: tuple[TriedSite, ...] = ()
     inner: tuple[TriedSite, ...] = ()
+    drew: bool = False
 
     @property
     def given(self) -> tuple[TriedSite, ...]:
@@ -110,13 +113,16 @@ class _ReplayedRun:
         self.plan, self.tolerance = plan, tolerance
         self._known_first = known_first
         self.references = reference.source().tensors
+        self._reference_held = read_held_tensors(reference.meta)
         self.candidates = replayed.source().tensors
         self.trees = read_module_tree(reference.meta), read_module_tree(replayed.meta)
         self.calls = CallTree(replayed.calls)
         self._made = MadeTensors(self.references, CallTree(reference.calls))
         facts = replayed.meta.get("replay")
-        self._clean = frozenset(facts["clean"]) if isinstance(facts, Mapping) else frozenset()
-        self._has_recomputed = isinstance(facts, Mapping) and bool(facts.get("recomputed"))
+        facts = facts if isinstance(facts, Mapping) else {}
+        self._clean = frozenset(facts.get("clean", ()))
+        self._has_recomputed = bool(facts.get("recomputed"))
+        self._random = frozenset(facts.get("random", ()))
         self._pairs = {pair.candidate_name: pair for pair in pairs}
         self._wrong_parts = [
             pair.sites[1].module
@@ -207,6 +213,9 @@ class _ReplayedRun:
         arguments = [self.sites[tensor.name] for tensor in self._list_arguments(owner) if tensor.name in self.sites]
         outputs = [self.sites[name] for node in inner for name in self._list_outputs(node)]
         is_own_output = owner is call
+        since = inner[-1].order if inner else entered
+        made = [self.candidates[name] for name in self._random if name in self.candidates]
+        drew = any(since < tensor.trace.order <= site.order for tensor in made)
         return self._describe(
             site,
             owner,
@@ -214,6 +223,7 @@ class _ReplayedRun:
             before="" if is_own_output or call is None else self._name_call(call),
             arguments=arguments,
             inner=outputs,
+            drew=drew,
         )
 
     def _was_given_clean(self, call: CallNode) -> bool:
@@ -267,6 +277,7 @@ class _ReplayedRun:
         arguments: Iterable[TriedSite] = (),
         inner: Iterable[TriedSite] = (),
         module: tuple[str, str] | None = None,
+        drew: bool = False,
     ) -> _Found:
         candidate_module = owner.module if owner is not None else ""
         modules = module or (self._find_module(site, candidate_module), candidate_module)
@@ -292,7 +303,7 @@ class _ReplayedRun:
             before=before,
             given=tuple(given.partner.reference for given in (*arguments, *inner)),
         )
-        return _Found(error, site, owner, arguments, inner)
+        return _Found(error, site, owner, arguments, inner, drew)
 
     def _find_module(self, site: TriedSite, candidate_module: str) -> str:
         """Return the reference's module whose code is at fault: the partner of the candidate's, where it has one.
@@ -408,6 +419,17 @@ class _ReplayedRun:
             return False
         return have_same_bytes(site.reference, other.reference) and have_same_bytes(site.candidate, other.candidate)
 
+    @cached_property
+    def _held(self) -> HeldWeights:
+        """Return what both models held when they began."""
+        return read_held_weights(self.references, self.candidates, self._reference_held, self._modules)
+
+    @cached_property
+    def _model_inputs(self) -> Mapping[str, TensorRef]:
+        """Return what the model was given, by path."""
+        inputs = [tensor for tensor in self.references.values() if tensor.site.slot is Slot.MODEL_INPUT]
+        return {tensor.site.path: tensor for tensor in inputs}
+
     def make_trial(self, found: _Found) -> Trial:
         """Return everything that an experiment about the cause of an error needs."""
         error = found.error
@@ -416,8 +438,11 @@ class _ReplayedRun:
             name = name_inside(output.reference.site, error.module)
             given.append(Given(name, False, output.site.cls, output.reference))
         if error.slot in _FORWARD:
-            given = self._made.list_given(found.site.reference, error.module) or given
-        return make_trial(error, found.site, given, (self.references, self.candidates), self.trees)
+            ours = self._made.list_given(found.site.reference, error.module)
+            # the candidate may make something of what the reference computes only later
+            later = [item for item in given if not item.is_argument and item.tensor.trace.order > error.order]
+            given = [*ours, *later] if ours else given
+        return make_trial(error, found.site, given, self._model_inputs, self._held, self.trees, found.drew)
 
 
 def _shows_same(found: _Found, site: TriedSite) -> bool:

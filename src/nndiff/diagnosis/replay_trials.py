@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from nndiff.diagnosis.held_weights import HeldWeights
 from nndiff.diagnosis.modules import Trees
 from nndiff.diagnosis.replay_calls import CallNode, CallTree
 from nndiff.diagnosis.trials import Given, Trial
@@ -57,27 +58,29 @@ def make_trial(
     error: OwnError,
     site: TriedSite,
     given: Sequence[Given],
-    sides: tuple[Mapping[str, TensorRef], Mapping[str, TensorRef]],
+    inputs: Mapping[str, TensorRef],
+    held: HeldWeights,
     trees: Trees,
+    drew: bool,
 ) -> Trial:
-    """Return everything that an experiment about the cause of an error needs; `sides` are both runs' tensors."""
+    """Return everything that an experiment about the cause of an error needs; `inputs` are the model's."""
     noise = site.floor
     if noise is None:  # the tolerance in force takes its place
         stats = site.reference.trace.stats
         noise = (site.atol + site.rtol * (stats.abs_max if stats is not None else 0.0)) / NOISE_FACTOR
-    weights = _list_held(sides[0]), _list_held(sides[1])
-    inputs = [tensor for tensor in sides[0].values() if tensor.site.slot is Slot.MODEL_INPUT]
     return Trial(
         error=error,
         reference=site.reference,
         candidate=site.candidate,
         given=tuple(given),
-        weights=_pair_weights(weights, error.module, error.candidate_module),
-        model_weights=weights,
-        model_inputs={tensor.site.path: tensor for tensor in inputs},
+        weights=held.pair(error.module, error.candidate_module),
+        unread_weights=tuple(sorted(held.unread.get(error.candidate_module, ()))),
+        model_weights=(held.reference, held.candidate),
+        model_inputs=inputs,
         modules=(trees[0].get(error.module, {}), trees[1].get(error.candidate_module, {})),
         trees=trees,
         noise=noise,
+        drew=drew,
     )
 
 
@@ -86,22 +89,3 @@ def name_inside(site: Site, module: str) -> str:
     name = site.module.removeprefix(f"{module}.") if module else site.module
     name = f"{name}@{site.call}" if site.call else name
     return f"{name}.{site.path}" if site.path else name
-
-
-def _list_held(tensors: Mapping[str, TensorRef]) -> dict[str, TensorRef]:
-    """Return the parameters and buffers a model began with, by name."""
-    held = {}
-    for tensor in tensors.values():
-        if tensor.site.slot in (Slot.PARAM, Slot.BUFFER_BEFORE):
-            held[f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")] = tensor
-    return held
-
-
-def _pair_weights(
-    held: Sequence[Mapping[str, TensorRef]], module: str, candidate_module: str
-) -> dict[str, tuple[TensorRef | None, TensorRef | None]]:
-    """Return what two modules hold themselves, by local name; None where one has none."""
-    own: list[dict[str, TensorRef]] = []
-    for tensors, path in zip(held, (module, candidate_module), strict=True):
-        own.append({tensor.site.tensor: tensor for tensor in tensors.values() if tensor.site.module == path})
-    return {name: (own[0].get(name), own[1].get(name)) for name in dict.fromkeys([*own[0], *own[1]])}

@@ -54,6 +54,8 @@ class Trial:
     modules: tuple[Module, Module]  # the two modules: class, type, attributes, training
     trees: Trees  # all modules of both models, by path
     noise: float  # the noise floor at this place
+    drew: bool = False  # the candidate's code drew random numbers
+    unread_weights: tuple[str, ...] = ()  # of the module itself: known to differ, by digests alone
 
     @property
     def arguments(self) -> tuple[Given, ...]:

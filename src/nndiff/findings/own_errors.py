@@ -76,7 +76,9 @@ def _compare_weights(trial: Trial) -> WeightsAtSite | None:
         common += 1
         if ours.trace.digest != theirs.trace.digest:
             differing.append(f"{trial.error.module}.{name}".lstrip("."))
-    if not trial.weights:
+    differing += [f"{trial.error.module}.{name}".lstrip(".") for name in trial.unread_weights]
+    common += len(trial.unread_weights)
+    if not (trial.weights or trial.unread_weights):
         return None
     return WeightsAtSite(common, tuple(differing), tuple(alone[0]), tuple(alone[1]))
 

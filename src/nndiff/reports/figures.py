@@ -88,6 +88,11 @@ def format_noise(times: float | None) -> str:
     return f"{times:.1f}" if times < 100 else f"{times:,.0f}"
 
 
+def describe_noise(times: float | None) -> str:
+    """Return a multiple of the noise floor in words; nothing where the floor was not measured, or is zero."""
+    return "" if times is None or math.isinf(times) else f"{format_noise(times)} times the noise"
+
+
 def format_times_noise(pair: Pair | None) -> str:
     """Return the largest difference of a pair as a multiple of its noise floor, where that is known."""
     return format_noise(pair.times_noise) if pair and has_difference(pair) else ""

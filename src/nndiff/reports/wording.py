@@ -11,9 +11,9 @@ from typing import Any
 from nndiff.names import natural_key
 from nndiff.reports.figures import (
     NOTHING,
+    describe_noise,
     format_mismatched,
     format_name,
-    format_noise,
     format_number,
     format_percent,
     format_shape,
@@ -149,8 +149,8 @@ def _describe_divergence(first: FirstDivergence, against: str) -> Divergence:
     what = [join_sides(*map(printable, first.classes)) if all(first.classes) else printable("".join(first.classes))]
     if first.max_abs is not None:
         what.append(f"max abs {format_number(first.max_abs)}")
-        if first.times_noise is not None:
-            what.append(f"{format_noise(first.times_noise)} times the noise")
+        if noise := describe_noise(first.times_noise):
+            what.append(noise)
     elif first.verdict is not None:
         what.append(first.verdict.value)
     if first.missing_in:
@@ -272,8 +272,8 @@ def _describe_own_error(error: OwnError) -> str:
     """Return the class, what is wrong by how much, and where in the code of the module."""
     parts = [join_sides(*error.classes)] if any(error.classes) else []
     own = f"own error {format_number(error.max_abs)}"
-    if error.times_noise is not None:
-        own += f", {format_noise(error.times_noise)} times the noise"
+    if noise := describe_noise(error.times_noise):
+        own += f", {noise}"
     if error.inherited is not None and error.inherited != error.max_abs:
         own += f" ({format_number(error.inherited)} with what it inherits)"
     parts.append(own)
@@ -397,8 +397,8 @@ def describe_difference(pair: Pair) -> str:
     if pair.metrics is None:
         return "; ".join(printable(note.text) for note in pair.notes) or "no numbers"
     size = f"max abs {format_number(measure_max_abs(pair))}"
-    if pair.times_noise is not None:
-        size += f", {format_noise(pair.times_noise)} times the noise"
+    if noise := describe_noise(pair.times_noise):
+        size += f", {noise}"
     if pair.slot is None or not pair.slot.is_gradient:
         size += f", max rel {format_number(pair.metrics.max_rel)}"
     out = f"{format_mismatched(pair)} of {plural(pair.metrics.count, 'element')} out of tolerance"
@@ -417,8 +417,8 @@ def describe_numbers(pair: Pair, view: RecordingView) -> Iterator[tuple[str, str
         yield role, "  ".join(values)
     where = f" at {list(metrics.max_abs_index)}" if metrics.max_abs_index is not None else ""
     parts = [f"max abs {format_number(measure_max_abs(pair))}{where}"]
-    if pair.times_noise is not None:
-        parts.append(f"{format_noise(pair.times_noise)} times the noise")
+    if noise := describe_noise(pair.times_noise):
+        parts.append(noise)
     share = view.share_of_scale(pair) if pair.slot is Slot.GRAD_OUTPUT else None
     if share is not None:
         parts.append(f"{format_number(share)} of the largest gradient")

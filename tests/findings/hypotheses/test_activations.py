@@ -30,7 +30,7 @@ def test_every_activation_is_told_from_others(name, other, shape):
     for pair in ((name, other), (other, name)):
         proof = ACTIVATION_VARIANTS.prove(make_trial(Code(TABLE[pair[0]]), Code(TABLE[pair[1]]), x))
         assert proof.cause == "activation"
-        assert proof.evidence == f"{pair[1]} in the candidate, {pair[0]} in the reference: f(0)"
+        assert proof.evidence == f"{pair[1]} in the candidate, {pair[0]} in the reference"
         assert proof.repair == f"use {pair[0]} in the candidate"
 
 
@@ -48,7 +48,7 @@ def test_every_activation_is_told_from_others(name, other, shape):
 def test_slopes_and_axes_are_solved_for(ours, theirs, names):
     for x in (2 * draw(6, 20), 2 * draw(9, 31, seed=1)):
         proof = ACTIVATION_VARIANTS.prove(make_trial(ours, theirs, x))
-        assert proof.evidence == f"{names[1]} in the candidate, {names[0]} in the reference: f(0)"
+        assert proof.evidence == f"{names[1]} in the candidate, {names[0]} in the reference"
 
 
 class Gated(nn.Module):

@@ -65,6 +65,26 @@ def test_open_places_tell_the_cause(form, sizes, right, wrong, cause, words):
     assert (proof.cause, words in proof.evidence) == (cause, True), proof
 
 
+@pytest.mark.parametrize("form", ["additive", "numbers", "open", "closed"])
+@pytest.mark.parametrize("ahead", [None, 0])
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("both", "none", "ignores the padding"),
+        ("both", "keys", "the candidate masks padded keys alone"),
+        ("keys", "both", "the candidate masks padded queries too"),
+    ],
+)
+def test_masks_of_padded_queries_too(form, ahead, right, wrong, words):
+    kept = torch.ones(2, 1, 9, dtype=torch.bool)
+    kept[0, :, 6:] = False
+    closed = {"both": ~kept[:, :, None] | ~kept[..., None], "keys": ~kept[:, :, None], "none": torch.tensor(False)}
+    sides = [write(make_open(2, 9, 9, ahead) & ~closed[side], form) for side in (right, wrong)]
+    proof = explain(*sides)
+    assert proof is not None
+    assert (proof.cause, words in proof.evidence) == (Cause.PADDING_MASK, True), proof
+
+
 def test_a_mask_over_keys():
     kept = torch.ones(2, 7)
     kept[0, 5:] = 0

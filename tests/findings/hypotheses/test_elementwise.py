@@ -125,6 +125,7 @@ def test_dropout_is_solved_for(shape, p):
     proof = explain(lambda y: F.dropout(y, p, True), *shape)
     assert proof.cause == "dropout"
     assert f"dropout of {p:g} in the candidate" in proof.evidence
+    assert "leave it out" in proof.repair  # the module is in train mode
     trained = nn.Dropout(p).train()
     proof = ELEMENTWISE.prove(make_trial(nn.Dropout(p).eval(), trained, draw(*shape)))
     assert proof.cause == "train-mode"

@@ -86,13 +86,16 @@ def _describe_unexplained(trial: Trial, tried: Iterable[Family]) -> Proof:
     """Return what is known of an error without a proven cause: what is equal, what it is not, where it happens."""
     error = trial.error
     differing = [name for name, (ours, theirs) in trial.weights.items() if not _are_equal(ours, theirs)]
-    weights = f"weights differ ({', '.join(differing)})" if differing else "weights equal"
+    differing += trial.unread_weights
+    weights = f", weights differ ({', '.join(differing)})" if differing else ", weights equal"
+    if not differing and not trial.model_weights[0]:
+        weights = ""  # nothing is known of them
     kinds = [family.name for family in tried]
     ruled_out = f", no {' or '.join(kinds)}" if kinds else ""
     place = f"the code of {error.candidate_module or 'the model'}"
     if error.after or error.before:
         place += f" between {error.after or 'its inputs'} and {error.before or 'its output'}"
-    return Proof(Cause.OWN_CODE, f"inputs equal, {weights}{ruled_out}: {place}", f"compare {place} on both sides")
+    return Proof(Cause.OWN_CODE, f"inputs equal{weights}{ruled_out}: {place}", f"compare {place} on both sides")
 
 
 def _are_equal(ours: object, theirs: object) -> bool:

@@ -10,7 +10,7 @@ from itertools import permutations
 
 import numpy as np
 
-from nndiff.diagnosis.trials import Trial
+from nndiff.diagnosis.trials import Given, Trial
 from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.family import Family, Proof
 from nndiff.findings.hypotheses.operands import (
@@ -158,7 +158,7 @@ def list_forms(trial: Trial) -> Iterator[Form]:
     operands = list(list_operands(trial))
     for given in operands:
         if given.tensor.shape == shape:
-            yield Form(given.values, None, f"f({given.name})", (given.name,))
+            yield Form(given.values, None, f"f({_name_operand(given)})", (given.name,))
     for given in operands:
         whole = given.tensor.shape
         for axis in range(len(whole)):
@@ -171,7 +171,12 @@ def list_forms(trial: Trial) -> Iterator[Form]:
                 yield from _list_orders(even, odd, names, (given.name, "interleaved"))
     equal = [given for given in operands if given.tensor.shape == shape]
     for gate, up in permutations(equal, 2):
-        yield Form(gate.values, up.values, f"f({gate.name}) * {up.name}", tuple(sorted((gate.name, up.name))))
+        text = f"f({_name_operand(gate)}) * {_name_operand(up)}"
+        yield Form(gate.values, up.values, text, tuple(sorted((gate.name, up.name))))
+
+
+def _name_operand(given: Given) -> str:
+    return f"argument {given.name}" if given.is_argument else given.name
 
 
 def _list_orders(first: Array, second: Array, names: tuple[str, str], source: tuple[str, ...]) -> Iterator[Form]:
@@ -242,7 +247,9 @@ def prove_activation(trial: Trial) -> Proof | None:
         theirs, _ = find_functions(form, trial.candidate_values, trial.gives_candidate, rooms[1])
         if theirs and not set(ours) & set(theirs):
             names = join_variants(theirs), join_variants(ours)
-            evidence = f"{names[0]} in the candidate, {names[1]} in the reference: {form.text}"
+            evidence = f"{names[0]} in the candidate, {names[1]} in the reference"
+            if len(forms) > 1:
+                evidence += f": {form.text}"
             return Proof(Cause.ACTIVATION, evidence, f"use {names[1]} in the candidate")
     return None
 

@@ -258,11 +258,13 @@ def prove_dropout(trial: Trial) -> Proof | None:
             error = math.sqrt(p * (1 - p) / count)
             if abs(gone.sum() / count - p) > MOST_DEVIATIONS * error and not _drops_lines(gone):
                 continue
-            name = ("reference", "candidate")[side]
+            name, other = ("reference", "candidate")[side], ("candidate", "reference")[side]
             zeros = f"{int(gone.sum()):,} of {count:,} elements are zero, the others {1 / (1 - p):.4g} times as large"
             evidence = f"dropout of {p:g} in the {name}: {zeros}"
             if is_training(trial, side) and not is_training(trial, 1 - side):
                 return Proof(Cause.TRAIN_MODE, f"{evidence}; the {name} is in train mode", f"call eval() on the {name}")
+            if is_training(trial, side):
+                return Proof(Cause.DROPOUT, evidence, f"leave it out, or drop as much in the {other}")
             return Proof(Cause.DROPOUT, evidence, f"pass training=self.training to dropout in the {name}")
     return None
 

@@ -67,7 +67,7 @@ def _compare_rules(trial: Trial, reference: Array, candidate: Array, true_is_ope
     rules = [fit_places(opened) for opened in (reference, candidate)]
     if rules[0] is None or rules[1] is None or not _sees_itself(reference):
         return None
-    if not trial.gives_candidate(_write_mask(trial, rules[1], reference.shape[1], true_is_open)):
+    if not trial.gives_candidate(_write_mask(trial, rules[1], true_is_open)):
         return None
     return describe_places(rules[0], rules[1])
 
@@ -82,10 +82,10 @@ def _sees_itself(opened: Array) -> bool:
     return bool(2 * (own & seeing).sum() > seeing.sum()) or bool(opened.shape[1] == 1)
 
 
-def _write_mask(trial: Trial, places: Places, queries: int, true_is_open: bool) -> Array:
+def _write_mask(trial: Trial, places: Places, true_is_open: bool) -> Array:
     """Return open places in the candidate's numbers."""
     theirs = trial.candidate_values
-    opened = rebuild_places(places, queries)
+    opened = rebuild_places(places)
     if theirs.ndim == 4:
         opened = opened[:, None]
     opened = np.broadcast_to(opened, theirs.shape) if theirs.ndim > 2 else opened[0]
@@ -103,7 +103,9 @@ def _compare_keys(trial: Trial, reference: Array, candidate: Array) -> Proof | N
     if np.array_equal(candidate, ~reference):
         return Proof(Cause.PADDING_MASK, "the candidate inverts the padding mask", "invert the padding mask")
     if candidate.all() and not reference.all() and np.all(theirs == theirs.flat[0]):
-        return Proof(Cause.PADDING_MASK, "the candidate masks no key", "apply the padding mask in the candidate")
+        return Proof(
+            Cause.PADDING_MASK, "the candidate ignores the padding mask", "apply the padding mask in the candidate"
+        )
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,23 +16,24 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Places:
-    """Hold open places as a rule: what a query sees ahead and behind, and which keys are padding."""
+    """Hold open places as a rule: what a query sees ahead and behind, and which keys and queries are padding."""
 
     ahead: int | None  # positions ahead that are open; None: all
     behind: int | None  # positions back that are open, the own one included; None: all
     keys: Array = field(compare=False)  # [batch, keys]: open to anybody
+    queries: Array = field(compare=False)  # [batch, queries]: see anything
 
 
-def rebuild_places(places: Places, queries: int) -> Array:
+def rebuild_places(places: Places) -> Array:
     """Return the open places of a rule: [batch, queries, keys]."""
-    length = places.keys.shape[1]
+    queries, length = places.queries.shape[1], places.keys.shape[1]
     behind = (np.arange(queries) + length - queries)[:, None] - np.arange(length)[None]
     opened = np.ones(behind.shape, bool)
     if places.ahead is not None:
         opened &= behind >= -places.ahead
     if places.behind is not None:
         opened &= behind < places.behind
-    return opened[None] & places.keys[:, None]
+    return np.asarray(opened[None] & places.keys[:, None] & places.queries[:, :, None])
 
 
 def fit_places(opened: Array) -> Places | None:
@@ -42,14 +43,16 @@ def fit_places(opened: Array) -> Places | None:
     seen = opened.any(0)
     if not seen.any():
         return None
-    keys: Array = np.asarray(opened.any(1))
+    keys, seeing = np.asarray(opened.any(1)), np.asarray(opened.any(2))
+    every_key, every_query = np.ones_like(keys), np.ones_like(seeing)
     ahead, back = int(-behind[seen].min()), int(behind[seen].max()) + 1
     limits: tuple[tuple[int | None, int | None], ...] = ((None, None), (ahead, None), (ahead, back))
     for most_ahead, most_behind in limits:
-        # keys that nobody may see because of causality or window are not padding
-        reachable = rebuild_places(Places(most_ahead, most_behind, np.ones_like(keys)), queries).any(1)
-        places = Places(most_ahead, most_behind, keys | ~reachable)
-        if np.array_equal(rebuild_places(places, queries), opened):
+        # keys that nobody may see because of causality or window are not padding, nor queries without such keys
+        reachable = rebuild_places(Places(most_ahead, most_behind, every_key, every_query)).any(1)
+        places = Places(most_ahead, most_behind, keys | ~reachable, every_query)
+        places = replace(places, queries=seeing | ~rebuild_places(places).any(2))
+        if np.array_equal(rebuild_places(places), opened):
             return places
     return None
 
@@ -66,14 +69,9 @@ def describe_places(reference: Places, candidate: Places) -> Proof | None:
         )
         repair = "set the sliding window of the candidate to " + (str(reference.behind) if reference.behind else "none")
         found.append((Cause.SLIDING_WINDOW, f"a query sees {theirs} in the candidate, {ours} in the reference", repair))
-    if not np.array_equal(reference.keys, candidate.keys):
-        if candidate.keys.all():
-            said = "the candidate ignores the padding mask", "apply the padding mask in the candidate"
-        elif np.array_equal(candidate.keys, ~reference.keys):
-            said = "the candidate inverts the padding mask", "invert the padding mask in the candidate"
-        elif reference.keys.all():
-            said = "the candidate masks keys that the reference leaves open", "do not mask these keys"
-        else:
+    if not (np.array_equal(reference.keys, candidate.keys) and np.array_equal(reference.queries, candidate.queries)):
+        said = _describe_padding(reference, candidate)
+        if said is None:
             return None
         found.append((Cause.PADDING_MASK, *said))
     if not found:
@@ -91,3 +89,18 @@ def _describe_causality(reference: int | None, candidate: int | None) -> tuple[s
     where = "ahead" if shift > 0 else "back"
     text = f"the causal mask of the candidate is shifted by {abs(shift)} {where}"
     return text, f"start the causal mask at diagonal {reference + 1}, not {candidate + 1}"
+
+
+def _describe_padding(reference: Places, candidate: Places) -> tuple[str, str] | None:
+    if candidate.keys.all() and candidate.queries.all():
+        return "the candidate ignores the padding mask", "apply the padding mask in the candidate"
+    if np.array_equal(candidate.keys, reference.keys):
+        if candidate.queries.all():
+            return "the candidate masks padded keys alone, the reference padded queries too", "mask padded queries too"
+        if reference.queries.all():
+            return "the candidate masks padded queries too, the reference padded keys alone", "mask padded keys alone"
+    elif np.array_equal(candidate.keys, ~reference.keys):
+        return "the candidate inverts the padding mask", "invert the padding mask in the candidate"
+    elif reference.keys.all():
+        return "the candidate masks keys that the reference leaves open", "do not mask these keys"
+    return None

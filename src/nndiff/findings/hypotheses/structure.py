@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nndiff.diagnosis.modules import get_class
-from nndiff.diagnosis.trials import Trial
+from nndiff.diagnosis.trials import Given, Trial
 from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.attention_search import list_setting_values
 from nndiff.findings.hypotheses.family import Family, Proof
@@ -115,8 +114,8 @@ def _choose_cause(
 ) -> Cause:
     """Return what it is called that some tensors are used instead of others."""
     norms = any("norm" in terms[place].given.cls.lower() for place in (*lost, *gained))
-    if any(_comes_later(trial, terms[place]) for place in gained):
-        return Cause.NORM_PLACEMENT if norms or _is_norm(trial, trial.error.before) else Cause.BLOCK_ORDER
+    if any(_comes_later(trial, terms[place].given) for place in gained):
+        return Cause.NORM_PLACEMENT if norms else Cause.BLOCK_ORDER
     is_shared = len(reference) > len(lost)
     if is_shared and gained and not any("norm" in terms[place].given.cls.lower() for place in lost) and norms:
         return Cause.RESIDUAL  # it starts behind the norm
@@ -128,21 +127,16 @@ def _choose_cause(
     if len(reference) == 1 and lost and gained:
         return Cause.BLOCK_ORDER if all(arguments) else Cause.LAYER_SKIPPED
     # a branch that is left out right after it was computed is a layer without effect; an earlier one was left behind
-    latest = trial.inner[-1].name if trial.inner else ""
+    latest = ["", *(given.name for given in trial.inner if not _comes_later(trial, given))][-1]
     if lost and not gained and not any(arguments) and any(latest in terms[place].names for place in lost):
         return Cause.LAYER_SKIPPED
     return Cause.RESIDUAL
 
 
-def _comes_later(trial: Trial, term: Term) -> bool:
+def _comes_later(trial: Trial, given: Given) -> bool:
     """Return True if the reference makes a tensor only after the one on trial."""
-    made, given = trial.reference.trace.order, term.given.tensor.trace.order
-    return not term.given.is_argument and made >= 0 and given > made
-
-
-def _is_norm(trial: Trial, inner: str) -> bool:
-    path = f"{trial.error.module}.{inner}" if trial.error.module else inner
-    return bool(inner) and "norm" in get_class(trial.trees[0].get(path, {})).lower()
+    made = trial.reference.trace.order
+    return not given.is_argument and made >= 0 and given.tensor.trace.order > made
 
 
 def _name_term(term: Term) -> str:

@@ -152,6 +152,9 @@ class Recorder:
             return None  # a copy of a module took the hook along
         with self._lock:
             frame = self._call_stack.enter_call(module, self._modules[id(module)][1])
+            if self._substitution is not None:
+                arguments = {str(number): value for number, value in enumerate(args)} | kwargs
+                self._substitution.note_randomness(frame.name, Slot.INPUT, frame.call, arguments)
             if frame.phase == "forward" and (args or kwargs):
                 frame.inputs = self._link_inputs(frame, args, kwargs)
                 if self._substitution is not None:
@@ -197,6 +200,8 @@ class Recorder:
             frame = self._call_stack.leave_call(module)
             if frame is None:
                 return None
+            if self._substitution is not None:
+                self._substitution.note_randomness(frame.name, Slot.OUTPUT, frame.call, output)
             if frame.phase == "recompute":
                 self._record_recomputed(frame, output)
             else:

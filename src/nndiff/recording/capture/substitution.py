@@ -12,6 +12,7 @@ import torch
 
 from nndiff.errors import NndiffError
 from nndiff.recording.capture.tensors import from_raw, get_dtype_name, is_tensor, raw_tensor
+from nndiff.recording.environment.randomness import RandomState
 from nndiff.recording.format.values import flatten, name_steps
 from nndiff.tensors import Site, Slot, TensorRef
 
@@ -23,13 +24,26 @@ class Substitution:
 
     A partner of another shape holds the same elements in the same order: who names partners sees to that.
 
-    `clean` lists the sites that hold the reference's bytes afterwards; what is not listed went on as it was.
+    `clean` lists the sites that hold the reference's bytes afterwards; what is not listed went on as it was. `random`
+    lists those before which random numbers were drawn, since the call of a module began or ended last.
     """
 
     def __init__(self, partners: Mapping[str, TensorRef]) -> None:
         self._partners = partners  # the reference's tensors by the name of the model's site
         self.clean: dict[str, None] = {}
+        self.random: dict[str, None] = {}
+        self._random_state: RandomState | None = None  # when the call of a module began or ended last
         self.has_recomputed = False
+
+    def note_randomness(self, module: str, slot: Slot, call: int, value: Any) -> None:
+        """Note the tensors a call was given, or returns, if random numbers were drawn since the last call."""
+        if self._random_state is not None and not self._random_state.has_advanced():
+            return
+        if self._random_state is not None:
+            for path, leaf in flatten(value, is_tensor):
+                if is_tensor(leaf):
+                    self.random[Site(module, slot, call, path).name] = None
+        self._random_state = RandomState()
 
     def replace_arguments(
         self, module: str, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -98,7 +112,7 @@ class Substitution:
 
     def describe(self) -> dict[str, Any]:
         """Return what was replaced, as metadata of the recording."""
-        return {"clean": list(self.clean), "recomputed": self.has_recomputed}
+        return {"clean": list(self.clean), "random": list(self.random), "recomputed": self.has_recomputed}
 
     def _find_partner(self, name: str, tensor: torch.Tensor) -> TensorRef | None:
         partner = self._partners.get(name)

@@ -354,6 +354,8 @@ class _ReplayedRun:
         if candidate_module and candidate_module in self._modules:
             return self._modules[candidate_module]
         maker = self._find_maker(site.reference)
+        if maker is not None and site.site.slot is Slot.INPUT and maker.module in self._modules.values():
+            maker = maker.parent  # what a module returned was changed on its way: its own partner is tried by itself
         return maker.module if maker is not None else ""
 
     def _find_maker(self, tensor: TensorRef) -> CallNode | None:

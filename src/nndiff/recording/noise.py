@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nndiff.recording.capture.inputs import Inputs
-from nndiff.recording.capture.perturbation import move_inputs, moved_weights
+from nndiff.recording.capture.perturbation import move_inputs, moved_weights, weights_in_channels_last
 from nndiff.recording.capture.plan import Plan
 from nndiff.recording.capture.run import RunOptions, run_once
 from nndiff.recording.capture.sinks import DigestSink
@@ -42,17 +42,33 @@ def measure_noise(
     floors = {name: _measure_rounding(tensor) for name, tensor in recorded.items()}
     for draw in range(draws):
         # another stream than the run's own, so that no weight moves as a dropout mask falls
-        generator = torch.Generator().manual_seed((options.seed + 1 + draw) * 0x9E3779B97F4A7C15 % (1 << 63))
-        state.restore(keep_modes=True)
-        sink = MovementSink(keep, recorded)
-        with moved_weights(model, generator):
-            run_once(model, move_inputs(inputs, generator), sink, plan, options, state)
+        seed = (options.seed + 1 + draw) * 0x9E3779B97F4A7C15 % (1 << 63)
+
+        def run_moved(seed: int = seed) -> Mapping[str, float]:
+            generator = torch.Generator().manual_seed(seed)
+            state.restore(keep_modes=True)
+            sink = MovementSink(keep, recorded)
+            with moved_weights(model, generator):
+                run_once(model, move_inputs(inputs, generator), sink, plan, options, state)
+            return sink.movements
+
+        movements = _run_in_channels_last(model, run_moved) if draw % 2 else run_moved()
         for name, tensor in recorded.items():
             if tensor.site.slot not in _GIVEN:
                 # a site that the moved model does not reach is as uncertain as can be
-                floors[name] = max(floors[name], sink.movements.get(name, math.inf))
+                floors[name] = max(floors[name], movements.get(name, math.inf))
     state.restore(keep_modes=True)
     return {"draws": draws, "floors": floors}
+
+
+def _run_in_channels_last(model: torch.nn.Module, run: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
+    """Return the movements of a run with the other kernels of convolutions; a plain run where the model takes none."""
+    with weights_in_channels_last(model):
+        try:
+            return run()
+        except RuntimeError:  # code that views what is not contiguous
+            pass
+    return run()
 
 
 def _measure_rounding(tensor: TensorRef) -> float:

@@ -27,7 +27,7 @@ from nndiff.result import (
 )
 from nndiff.sources import Source
 from nndiff.tensors import Slot
-from nndiff.verdict import Outcome
+from nndiff.verdict import Outcome, RelationKind
 
 if TYPE_CHECKING:  # what only recordings need
     from nndiff.diagnosis.replay import OwnErrors
@@ -161,6 +161,8 @@ def _drop_folded_inputs(partners: Mapping[str, Partner], pairs: Sequence[Pair]) 
         if pair.related is None or not isinstance(pair.related.relation, Relation) or pair.sites is None:
             continue
         relation = pair.related.relation
+        if pair.slot is Slot.PARAM_GRAD and relation.kind is RelationKind.FOLD:
+            kept.pop(pair.candidate_name, None)  # that of a weight into which something was folded
         for side, operations in enumerate((relation.reference, relation.candidate)):
             if not any(isinstance(operation, TakeBehind) for operation in operations):
                 continue
@@ -184,14 +186,20 @@ def attach_own_errors(
 ) -> Comparison:
     """Return the comparison with the own errors of one candidate, their causes, and the place they decide."""
     from nndiff.diagnosis.replay import find_own_errors
-    from nndiff.findings.own_errors import choose_first_divergence
+    from nndiff.findings.own_errors import choose_first_divergence, find_cancelled
 
     pairs = comparison.pairs_of(plan.label)
     firsts = dict(comparison.first_divergences)
     known_first = firsts.get(plan.label)
     own = find_own_errors(plan, pairs, partners, reference, replayed, options.tolerance, known_first)
+    cancelled = find_cancelled(own, pairs)
+    own = _keep_errors(own, lambda error: error not in (*cancelled.errors, *cancelled.takers))
     own = _drop_refuted(own, known_first, pairs)
     proven, own = _explain_errors(own, plan.label)
+    findings: Sequence[Finding] = comparison.findings
+    if cancelled.errors:
+        findings = [found for found in findings if found.candidate != plan.label or not cancelled.explains(found)]
+        proven.append(replace(cancelled.describe(), candidate=plan.label))
     if own.errors and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
         first = choose_first_divergence(known_first, own, pairs)
         if first is not None:
@@ -200,7 +208,7 @@ def attach_own_errors(
         comparison,
         pairs=tuple(_attach_own(comparison, plan.label, own)),
         own_errors=(*comparison.own_errors, *own.errors),
-        findings=_merge_findings(comparison.findings, proven, plan.label, own),
+        findings=_merge_findings(findings, proven, plan.label, own),
         first_divergences=firsts,
     )
 
@@ -213,7 +221,11 @@ def _drop_refuted(own: OwnErrors, known_first: FirstDivergence | None, pairs: Se
     if known_first is None or known_first.reason is not PartingReason.OWN_ERROR:
         return own
     agreeing = {pair.reference_name for pair in pairs if pair.verdict.passed}
-    kept = [index for index, error in enumerate(own.errors) if error.name not in agreeing or error.slot.is_gradient]
+    return _keep_errors(own, lambda error: error.name not in agreeing or error.slot.is_gradient)
+
+
+def _keep_errors(own: OwnErrors, is_kept: Callable[[OwnError], bool]) -> OwnErrors:
+    kept = [index for index, error in enumerate(own.errors) if is_kept(error)]
     return replace(
         own,
         errors=tuple(own.errors[index] for index in kept),

@@ -406,6 +406,13 @@ def _describe_masking(setup: Setup, reference: Attention, candidate: Attention) 
         rules.append(rule)
     if len(rules) == 2 and (proof := describe_places(rules[0], rules[1])):
         return proof
+    biases = [_adds_bias(setup, attention) for attention in (reference, candidate)]
+    if biases[0] != biases[1]:
+        text = "the candidate adds a bias to scores, the reference none"
+        if biases[0]:
+            text = "the candidate does not add to scores the bias that it is given"
+        repair = "add the bias to scores in the candidate" if biases[0] else "add no bias to scores in the candidate"
+        return Proof(Cause.BIAS_MISSING, text, repair)
     if candidate.mask is None and reference.mask is not None and candidate.causal == reference.causal:
         return Proof(Cause.PADDING_MASK, "the candidate ignores the mask it is given", "apply the mask")
     if candidate.mask == reference.mask and candidate.mask_mode != reference.mask_mode:
@@ -420,6 +427,14 @@ def _describe_masking(setup: Setup, reference: Attention, candidate: Attention) 
         )
         return Proof(Cause.CAUSAL_MASK, text, "apply the reference's causal mask")
     return None
+
+
+def _adds_bias(setup: Setup, attention: Attention) -> bool:
+    """Return True if what is added to the scores is no mask: numbers that neither leave places open nor close them."""
+    if attention.mask is None or attention.mask_mode is not MaskMode.ADDED:
+        return False
+    added = setup.material.masks[attention.mask]
+    return bool(np.any((added != 0) & (added > MASKED_BELOW)))
 
 
 def _find_open(setup: Setup, attention: Attention) -> Array:

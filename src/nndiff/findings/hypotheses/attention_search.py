@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from itertools import permutations, product
 from typing import Literal
@@ -37,6 +38,7 @@ PROBED_ROWS = 4  # queries on which an attention is tried first
 USUAL_HEADS = (64, 128, 32, 80, 96, 16, 8, 4, 256)  # channels of a head
 USUAL_SOFTCAPS = (50.0, 30.0, 20.0)
 USUAL_THETAS = (10000.0, 500000.0, 1000000.0, 100000.0, 160000.0, 5000000.0, 10000000.0, 50000.0, 1000.0, 100.0)
+ROTATED_SHARES = (0.5, 0.25, 0.4, 0.75)  # of a head: those of models in use
 SAME_ANGLE = 1e-6  # by which halves of given cosines may differ: they are copies
 
 Form = Literal["plain", "time first", "heads first", "heads last", "rows"]
@@ -313,28 +315,62 @@ def identify_reference(setup: Setup) -> Attention | None:
 
 
 def _list_attentions(setup: Setup) -> Iterator[Attention]:
+    """Yield attentions, the likeliest first: rare choices are tried once all places, heads and scales have been."""
+    for rarity in Rarity:
+        for base, size in _list_sizes(setup):
+            yield from _list_choices(setup, base, size, rarity)
+
+
+class Rarity(Enum):
+    """Say which choices are tried: none that are rare, RoPE of a part of each head, windows and softcaps."""
+
+    PLAIN = 0
+    PARTLY_ROTATED = 1
+    LIMITED = 2
+
+
+def _list_sizes(setup: Setup) -> Iterator[tuple[Attention, int]]:
+    """Yield where queries, keys and values may be, in how many heads, and the channels of a head."""
     numbers = list_setting_values(setup.trial)
-    material = setup.material
     for (query, key, value), heads in product(_list_parts(setup), list_head_counts(setup, numbers)):
-        groups = _list_group_counts(setup, query, key, heads, numbers)
-        for count in groups:
+        for count in _list_group_counts(setup, query, key, heads, numbers):
             base = Attention(query, key, value, heads, count)
-            if material.probabilities is not None:
-                yield base
-                continue
-            size = _measure_head(setup, base)
-            if size is None:
-                continue
-            rotations = list_rotations(setup, size, numbers)
-            places = list(list_places(setup, numbers))
-            softcaps = list_softcaps(numbers)
-            scales = list_scales(setup, size, heads, numbers)
-            for rotation, place, softcap, scale in product(rotations, places, softcaps, scales):
-                causal, window, mask, mode = place
-                yield replace(
-                    base, rotation=rotation, causal=causal, window=window, mask=mask, mask_mode=mode,
-                    softcap=softcap, scale=scale,
-                )  # fmt: skip
+            size = 0 if setup.material.probabilities is not None else _measure_head(setup, base)
+            if size is not None:
+                yield base, size
+
+
+def _list_choices(setup: Setup, base: Attention, size: int, rarity: Rarity) -> Iterator[Attention]:
+    """Yield attentions of these heads with every choice of one rarity."""
+    if setup.material.probabilities is not None:
+        if rarity is Rarity.PLAIN:
+            yield base
+        return
+    numbers = list_setting_values(setup.trial)
+    rotations = list_rotations(setup, size, numbers)
+    if rarity is Rarity.PARTLY_ROTATED:
+        rotations = list(_list_partial_rotations(rotations, size, numbers))
+    places = list(list_places(setup, numbers))
+    softcaps = list_softcaps(numbers)
+    scales = list_scales(setup, size, base.heads, numbers)
+    for rotation, place, softcap, scale in product(rotations, places, softcaps, scales):
+        causal, window, mask, mode = place
+        if (window is not None or softcap is not None) == (rarity is Rarity.LIMITED):
+            yield replace(
+                base, rotation=rotation, causal=causal, window=window, mask=mask, mask_mode=mode, softcap=softcap,
+                scale=scale,
+            )  # fmt: skip
+
+
+def _list_partial_rotations(
+    rotations: Iterable[Rotation | None], size: int, numbers: Iterable[float]
+) -> Iterator[Rotation]:
+    """Yield rotations of the first channels of each head alone."""
+    widths = [int(number) for number in numbers if 1 < number < size and number % 2 == 0]
+    widths += [int(share * size) for share in ROTATED_SHARES if share * size % 2 == 0]
+    for rotation, width in product(rotations, dict.fromkeys(widths)):
+        if rotation is not None and rotation.table is None:
+            yield replace(rotation, width=width)
 
 
 def _list_parts(setup: Setup) -> Iterator[tuple[Part, Part, Part]]:
@@ -376,12 +412,12 @@ def list_head_counts(setup: Setup, numbers: Iterable[float]) -> list[int]:
         return [setup.material.probabilities.shape[1]]
     apart = {values.shape[axis] for values in setup.material.sources if values.ndim == 4 for axis in (1, 2)}
     width = made[-1]
-    settings = [int(number) for number in numbers if number >= 1 and number == int(number)]
+    settings = [int(number) for number in numbers if number > 1 and number == int(number)]
     counts = [count for count in apart if width % count == 0]
     counts += [number for number in settings if width % number == 0]
     counts += [width // number for number in settings if width % number == 0]
     usual = [width // size for size in USUAL_HEADS if width % size == 0]
-    counts = counts or [*usual, *(count for count in range(1, 17) if width % count == 0)]
+    counts += [*usual, *(count for count in range(1, 17) if width % count == 0)]
     return list(dict.fromkeys([count for count in counts if count > 1] + [1]))
 
 

@@ -52,6 +52,22 @@ def list_operands(trial: Trial) -> Iterator[Given]:
             yield given
 
 
+def spread_values(values: Array, shape: tuple[int, ...]) -> Array | None:
+    """Return numbers as they are added to or multiplied with a larger tensor; None if they do not go along it.
+
+    Numbers for each channel of an image, [batch, channels], go along [batch, channels, height, width] too.
+    """
+    if values.shape == shape:
+        return values
+    if values.ndim < 2 or values.size == math.prod(shape):
+        return None
+    for spread in (values.shape, values.shape + (1,) * (len(shape) - values.ndim)):
+        fits = len(spread) == len(shape) and all(size in (1, full) for size, full in zip(spread, shape, strict=True))
+        if fits:
+            return np.broadcast_to(values.reshape(spread), shape)
+    return None
+
+
 def has_few_numbers(values: Array) -> bool:
     """Return True if there are too few distinct numbers to show by what rule they were made."""
     return len(np.unique(values)) < FEWEST_NUMBERS

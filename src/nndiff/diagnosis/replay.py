@@ -354,17 +354,27 @@ class _ReplayedRun:
         if candidate_module and candidate_module in self._modules:
             return self._modules[candidate_module]
         maker = self._find_maker(site.reference)
-        if maker is not None and site.site.slot is Slot.INPUT and maker.module in self._modules.values():
+        is_returned = self._find_first(site.reference).site.slot is Slot.OUTPUT
+        if (
+            maker is not None
+            and is_returned
+            and site.site.slot is Slot.INPUT
+            and maker.module in self._modules.values()
+        ):
             maker = maker.parent  # what a module returned was changed on its way: its own partner is tried by itself
         return maker.module if maker is not None else ""
 
     def _find_maker(self, tensor: TensorRef) -> CallNode | None:
         """Return the call of the reference whose code made a tensor first; None for the model's own."""
-        first = self._reference_events.get(tensor.trace.same, tensor) if tensor.trace.same is not None else tensor
+        first = self._find_first(tensor)
         call = self._reference_calls.find((first.site.module, first.site.call))
         if call is None or first.site.slot is Slot.OUTPUT:
             return call
         return call.parent
+
+    def _find_first(self, tensor: TensorRef) -> TensorRef:
+        """Return the first tensor of the reference with these very bytes."""
+        return self._reference_events.get(tensor.trace.same, tensor) if tensor.trace.same is not None else tensor
 
     # -- backward
 

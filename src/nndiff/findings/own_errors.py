@@ -95,8 +95,8 @@ class Cancelled:
         where = tuple(error.name for error in self.errors)
         count = plural(len(where), "output")
         evidence = (
-            f"{count} inside differ{'s' if len(where) == 1 else ''}, and {self.takers[0].name} agrees all the same: given "
-            "the reference's tensor instead it is wrong, so that the two changes undo each other"
+            f"{count} inside differ{'s' if len(where) == 1 else ''}, and {self.takers[0].name} agrees all the same: "
+            "given the reference's tensor instead it is wrong, so that the two changes undo each other"
         )
         return Finding(Cause.CANCELS_OUT, where, evidence, "", 0.98, harmless=True)
 

@@ -315,9 +315,10 @@ def identify_reference(setup: Setup) -> Attention | None:
 
 
 def _list_attentions(setup: Setup) -> Iterator[Attention]:
-    """Yield attentions, the likeliest first: rare choices are tried once all places, heads and scales have been."""
-    for rarity in Rarity:
-        for base, size in _list_sizes(setup):
+    """Yield attentions, the likeliest first: tensors in order, known numbers of heads, choices that are not rare."""
+    counts = list_head_counts(setup, list_setting_values(setup.trial))
+    for group, heads, rarity in product(_list_parts(setup), counts, Rarity):
+        for base, size in _list_sizes(setup, group, heads):
             yield from _list_choices(setup, base, size, rarity)
 
 
@@ -329,10 +330,10 @@ class Rarity(Enum):
     LIMITED = 2
 
 
-def _list_sizes(setup: Setup) -> Iterator[tuple[Attention, int]]:
+def _list_sizes(setup: Setup, group: Iterable[Parts], counts: Iterable[int]) -> Iterator[tuple[Attention, int]]:
     """Yield where queries, keys and values may be, in how many heads, and the channels of a head."""
     numbers = list_setting_values(setup.trial)
-    for (query, key, value), heads in product(_list_parts(setup), list_head_counts(setup, numbers)):
+    for (query, key, value), heads in product(group, counts):
         for count in _list_group_counts(setup, query, key, heads, numbers):
             base = Attention(query, key, value, heads, count)
             size = 0 if setup.material.probabilities is not None else _measure_head(setup, base)
@@ -373,52 +374,52 @@ def _list_partial_rotations(
             yield replace(rotation, width=width)
 
 
-def _list_parts(setup: Setup) -> Iterator[tuple[Part, Part, Part]]:
-    """Yield where queries, keys and values may be: in three tensors in order first, then fused, then in any order."""
+Parts = tuple[Part, Part, Part]  # queries, keys, values
+
+
+def _list_parts(setup: Setup) -> list[list[Parts]]:
+    """Return where queries, keys and values may be: in three tensors in order first, then fused, then in any order."""
     sources = setup.material.sources
     count = len(sources)
     if setup.material.probabilities is not None:
+        values = []
         for source in reversed(range(count)):
-            whole = Part(source, slot=2)
-            yield whole, whole, whole
-            for layout in FUSED_LAYOUTS:
-                part = Part(source, layout, 2, 3)
-                yield part, part, part
-        return
-    triples = sorted(permutations(range(count), 3), key=lambda triple: triple != tuple(sorted(triple)))
-    in_order = [triple for triple in triples if triple == tuple(sorted(triple))]
-    for triple in reversed(in_order):  # the last are what the others went into
-        yield Part(triple[0]), Part(triple[1], slot=1), Part(triple[2], slot=2)
-    for source in reversed(range(count)):
-        for layout in FUSED_LAYOUTS:
-            parts = [Part(source, layout, slot, 3) for slot in range(3)]
-            yield parts[0], parts[1], parts[2]
+            values += [Part(source, slot=2), *(Part(source, layout, 2, 3) for layout in FUSED_LAYOUTS)]
+        return [[(part, part, part) for part in values]]
+    in_order: list[Parts] = []
+    others: list[Parts] = []
+    for triple in permutations(range(count), 3):
+        parts = Part(triple[0]), Part(triple[1], slot=1), Part(triple[2], slot=2)
+        (in_order if triple == tuple(sorted(triple)) else others).append(parts)
+    in_order.reverse()  # the last are what the others went into
+    fused: list[Parts] = []
+    for source, layout in product(reversed(range(count)), FUSED_LAYOUTS):
+        fused.append((Part(source, layout, 0, 3), Part(source, layout, 1, 3), Part(source, layout, 2, 3)))
     for query, both in permutations(range(count), 2):
         for layout in (Layout.JOINED, Layout.BY_HEAD):
-            parts = [Part(both, layout, slot, 2) for slot in (1, 2)]
-            yield Part(query), parts[0], parts[1]
-    for triple in triples[len(in_order) :]:
-        yield Part(triple[0]), Part(triple[1], slot=1), Part(triple[2], slot=2)
+            fused.append((Part(query), Part(both, layout, 1, 2), Part(both, layout, 2, 2)))
+    return [in_order, fused, others]
 
 
-def list_head_counts(setup: Setup, numbers: Iterable[float]) -> list[int]:
-    """Return how many heads there may be: by settings, then by usual sizes."""
+def list_head_counts(setup: Setup, numbers: Iterable[float]) -> tuple[list[int], list[int]]:
+    """Return how many heads there may be: by shapes and settings, and by usual sizes."""
     made = setup.trial.reference.shape
     if setup.material.made != "output" or setup.form == "heads first":
-        return [made[1]]
+        return [made[1]], []
     if setup.form == "heads last":
-        return [made[2]]
+        return [made[2]], []
     if setup.material.probabilities is not None:
-        return [setup.material.probabilities.shape[1]]
+        return [setup.material.probabilities.shape[1]], []
     apart = {values.shape[axis] for values in setup.material.sources if values.ndim == 4 for axis in (1, 2)}
     width = made[-1]
     settings = [int(number) for number in numbers if number > 1 and number == int(number)]
-    counts = [count for count in apart if width % count == 0]
-    counts += [number for number in settings if width % number == 0]
-    counts += [width // number for number in settings if width % number == 0]
-    usual = [width // size for size in USUAL_HEADS if width % size == 0]
-    counts += [*usual, *(count for count in range(1, 17) if width % count == 0)]
-    return list(dict.fromkeys([count for count in counts if count > 1] + [1]))
+    known = [count for count in apart if count > 1 and width % count == 0]
+    known += [number for number in settings if width % number == 0]
+    known += [width // number for number in settings if width % number == 0 and width > number]
+    usual = [width // size for size in USUAL_HEADS if width % size == 0 and width > size]
+    usual += [count for count in range(2, 17) if width % count == 0]
+    known = list(dict.fromkeys(known))
+    return known, [count for count in dict.fromkeys([*usual, 1]) if count not in known]
 
 
 def _list_group_counts(setup: Setup, query: Part, key: Part, heads: int, numbers: Iterable[float]) -> list[int]:

@@ -89,7 +89,9 @@ def list_model_inputs(trial: Trial) -> Iterator[tuple[str, Array]]:
         if not can_read(tensor) or tensor.count != trial.reference.count or tensor.dtype.kind in ("bool", "complex"):
             continue
         values = tensor.numpy().astype(np.float64)
-        if values.ndim != len(shape) and [size for size in values.shape if size > 1] == [size for size in shape if size > 1]:
+        if values.ndim != len(shape) and [size for size in values.shape if size > 1] == [
+            size for size in shape if size > 1
+        ]:
             yield name, values.reshape(shape)  # an axis of one channel was added
         for axes in ((*range(values.ndim),), (0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1)):
             if len(axes) == values.ndim and values.transpose(axes).shape == shape:
@@ -151,7 +153,9 @@ def prove_standardised(trial: Trial) -> Proof | None:
         if standardised[0] == standardised[1] or not gives[standardised.index(False)](values):
             continue
         sides = ("reference", "candidate") if standardised[0] else ("candidate", "reference")
-        evidence = f"the {sides[0]} gives each sample of `{name}` mean 0 and deviation 1, the {sides[1]} leaves it as it is"
+        evidence = (
+            f"the {sides[0]} gives each sample of `{name}` mean 0 and deviation 1, the {sides[1]} leaves it as it is"
+        )
         return Proof(Cause.PREPROCESSING, evidence, f"prepare `{name}` as the reference does")
     return None
 

@@ -36,6 +36,7 @@ from nndiff.findings.hypotheses.attention_search import (
     list_setups,
 )
 from nndiff.findings.hypotheses.family import Family, Proof
+from nndiff.findings.hypotheses.operands import SHORT_TYPES, list_round_numbers
 from nndiff.findings.hypotheses.places import Places, describe_places, fit_places
 from nndiff.relations.operations import MASKED_BELOW
 
@@ -73,7 +74,7 @@ def prove(trial: Trial) -> Proof | None:
     for setup in list_setups(trial):
         reference = identify_reference(setup)
         if reference is not None:
-            return _explain_candidate(setup, reference)
+            return _explain_candidate(setup, _solve_rotation(setup, reference))
     return None
 
 
@@ -94,6 +95,30 @@ def _explain_candidate(setup: Setup, reference: Attention) -> Proof | None:
         if both is not None and (proof := _check_change(setup, reference, both)):
             return proof
     return None
+
+
+def _solve_rotation(setup: Setup, reference: Attention) -> Attention:
+    """Return the attention with its rotation by given angles as one by theta, if they are of one theta.
+
+    The candidate may compute its angles itself, from another theta or for other positions.
+    """
+    rotation = reference.rotation
+    if rotation is None or rotation.table is None:
+        return reference
+    cosines, sines = (values[0] for values in setup.material.tables[rotation.table])
+    count = cosines.shape[-1]
+    if len(cosines) < 2 or count < 2:
+        return reference
+    turns = np.arctan2(sines, cosines)
+    steps = np.mod(turns[1] - turns[0], 2 * math.pi)  # of one position, for each frequency
+    if not 0 < steps[1] < 1:
+        return reference
+    for theta in list_round_numbers(float(steps[1]) ** -count):
+        computed = replace(rotation, table=None, theta=theta, width=2 * count)
+        solved = replace(reference, rotation=computed)
+        if setup.proves(solved, 0):
+            return solved
+    return reference
 
 
 def _explain_order(setup: Setup, reference: Attention) -> Proof | None:
@@ -160,6 +185,8 @@ def _list_changes(setup: Setup, reference: Attention) -> Iterator[Attention]:
     for scale in dict.fromkeys(scales):
         if not math.isclose(scale, reference.scale, rel_tol=1e-6):
             yield replace(reference, scale=scale)
+    for dtype in SHORT_TYPES:
+        yield replace(reference, softmax_type=dtype)
     for softcap in dict.fromkeys([None, *(number for number in numbers if number >= 1), *USUAL_SOFTCAPS]):
         if softcap != reference.softcap:
             yield replace(reference, softcap=softcap)
@@ -325,6 +352,9 @@ def _describe_change(setup: Setup, reference: Attention, candidate: Attention) -
         found.append(
             (Cause.SOFTCAP, f"scores are {theirs} in the candidate, {ours} in the reference", f"scores must be {ours}")
         )
+    if reference.softmax_type != candidate.softmax_type:
+        text = f"the softmax of scores is computed in {candidate.softmax_type} in the candidate"
+        found.append((Cause.LOW_PRECISION, text, "compute the softmax in the type that the reference does"))
     if reference.rotation != candidate.rotation:
         found.append(_describe_rotation(reference.rotation, candidate.rotation))
     masking = [

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nndiff.relations.rounding import round_numbers
+
 Array = NDArray[Any]
 
 CLOSED = -1e30  # added to scores of closed places: far beyond any score, so that a row without open places is even
@@ -86,6 +88,7 @@ class Attention:
     mask: int | None = None  # which of the given masks
     mask_mode: MaskMode = MaskMode.OPEN
     rotation: Rotation | None = None
+    softmax_type: str | None = None  # a shorter type that scores are rounded to, and probabilities too
     empty_rows: Literal["even", "zero"] = "even"  # what becomes of a query that sees no key
 
 
@@ -241,11 +244,15 @@ def attend(material: Material, attention: Attention, rows: Array | None = None) 
             scores = np.where((mask != 0) == (attention.mask_mode is MaskMode.OPEN), scores, CLOSED)
     if material.made == "scores":
         return np.asarray(scores)
+    if attention.softmax_type is not None:
+        scores = round_numbers(scores, attention.softmax_type).astype(np.float64)
     highest = scores.max(-1, keepdims=True)
     weights = np.exp(scores - highest)
     weights /= weights.sum(-1, keepdims=True)
     if attention.empty_rows == "zero":
         weights *= highest > CLOSED / 2
+    if attention.softmax_type is not None:
+        weights = round_numbers(weights, attention.softmax_type).astype(np.float64)
     if material.made == "probabilities":
         return np.asarray(weights)
     return _merge_heads(material, weights @ values[:, owners])

@@ -12,6 +12,7 @@ from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.family import Family, Proof
 from nndiff.findings.hypotheses.layers import list_layers, read_weights
 from nndiff.findings.hypotheses.operands import (
+    SHORT_TYPES,
     Array,
     can_read,
     has_few_numbers,
@@ -27,7 +28,6 @@ FEWEST_PER_PLACE = 4  # elements that share one factor or number: fewer fit by t
 FEWEST_AT_LIMIT = 4  # elements at the limit that is taken for a clamp
 FEWEST_DROPPED = 8  # elements that are zero on one side only
 MOST_DEVIATIONS = 5.0  # standard errors by which the share of dropped elements may miss its probability
-SHORT_TYPES = ("bfloat16", "float16")
 BISECTIONS = 200  # halvings that solve for a cap
 
 

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 
 LARGEST_TRIED = 1 << 24  # elements of a tensor that hypotheses are tried on
 MOST_GIVEN = 6  # tensors tried as operands: the arguments and what was computed last
+SHORT_TYPES = ("bfloat16", "float16")  # that are tried where numbers may have been rounded
 FEWEST_NUMBERS = 8  # distinct numbers: fewer follow from others by too many rules
 
 

@@ -170,11 +170,7 @@ class _ReplayedRun:
         self._clean = frozenset(facts["clean"]) if isinstance(facts, Mapping) else frozenset()
         self._has_recomputed = isinstance(facts, Mapping) and bool(facts.get("recomputed"))
         self._pairs = {pair.candidate_name: pair for pair in pairs}
-        self._wrong_parts = [
-            pair.sites[1].module
-            for pair in pairs
-            if pair.method is Method.PARTS and pair.slot is Slot.OUTPUT and not pair.verdict.passed and pair.sites
-        ]
+        self._wrong_parts = list(self._list_wrong_parts(pairs))
         self._modules: dict[str, str] = {"": ""}  # the reference's module for one of the candidate
         self._known_digests = {tensor.trace.digest for tensor in self.references.values()} - {None}
         self.sites = self._pair_sites(partners)
@@ -183,6 +179,16 @@ class _ReplayedRun:
         for tensor in self.candidates.values():
             if tensor.site.slot is Slot.INPUT:
                 self._inputs.setdefault((tensor.site.module, tensor.site.call), []).append(tensor)
+
+    def _list_wrong_parts(self, pairs: Iterable[Pair]) -> Iterator[tuple[str, int]]:
+        """Yield the candidate's modules with a wrong part of a fused layer, and when each returned."""
+        for pair in pairs:
+            if pair.method is not Method.PARTS or pair.slot is not Slot.OUTPUT or pair.verdict.passed or not pair.sites:
+                continue
+            site = pair.sites[1]
+            returned = self.candidates.get(Site(site.module, Slot.OUTPUT, site.call, site.path).name)
+            if returned is not None:
+                yield site.module, returned.trace.order
 
     def _pair_sites(self, partners: Mapping[str, Partner]) -> dict[str, TriedSite]:
         """Return the sites to try by the candidate's name: all that have a partner, in the order of execution."""
@@ -247,8 +253,9 @@ class _ReplayedRun:
             if entered < earlier.order < site.order and earlier.is_out and not earlier.is_replaced:
                 return None
         # parts of a fused layer are not replaced: what follows from wrong ones inside is not this code's
-        if any(owner is None or is_inside(module, owner.module) for module in self._wrong_parts):
-            return None
+        for module, order in self._wrong_parts:
+            if entered < order < site.order and (owner is None or is_inside(module, owner.module)):
+                return None
         inner = []
         for inside in self.calls.list_inside(owner):
             if inside is call or inside.order >= site.order or self._covers(inside, call):

@@ -40,6 +40,7 @@ class TriedSite:
     rtol: float
     is_replaced: bool  # what came after it was given the reference's bytes
     inherited: float | None  # max abs in the ordinary run
+    has_shape_error: bool = False  # another shape is an error like others: the models do not agree
     metrics: Metrics | None = None
     verdict: Verdict | None = None
 
@@ -78,7 +79,9 @@ class TriedSite:
     @property
     def is_out(self) -> bool:
         """Return True for what is out of tolerance and more than noise, as far as the noise floor is known."""
-        if self.verdict is None or self.verdict.passed or self.verdict in (Verdict.NOT_COMPARED, Verdict.SHAPE):
+        if self.verdict is Verdict.SHAPE:
+            return self.has_shape_error
+        if self.verdict is None or self.verdict.passed or self.verdict is Verdict.NOT_COMPARED:
             return False
         if self.floor is None or self.own is None or math.isinf(self.own):
             return True
@@ -193,6 +196,8 @@ class _ReplayedRun:
     def _pair_sites(self, partners: Mapping[str, Partner]) -> dict[str, TriedSite]:
         """Return the sites to try by the candidate's name: all that have a partner, in the order of execution."""
         sites: dict[str, TriedSite] = {}
+        finals = [pair for pair in self._pairs.values() if pair.is_final_output]
+        may_have_shapes = not all(pair.verdict.passed for pair in finals)  # else a rewrite may compute in other shapes
         for name, candidate in self.candidates.items():
             partner = partners.get(name)
             reference = partner.find(self.references) if partner is not None else None
@@ -207,7 +212,8 @@ class _ReplayedRun:
             inherited = pair.metrics.max_abs if pair is not None and pair.metrics is not None else None
             if partner.is_reshaped and candidate.count == reference.count:
                 candidate = replace(candidate, shape=reference.shape)
-            sites[name] = TriedSite(partner, reference, candidate, atol, rtol, name in self._clean, inherited)
+            is_clean = name in self._clean
+            sites[name] = TriedSite(partner, reference, candidate, atol, rtol, is_clean, inherited, may_have_shapes)
             if candidate.site.slot is Slot.OUTPUT:
                 self._modules.setdefault(candidate.site.module, reference.site.module)
         return sites

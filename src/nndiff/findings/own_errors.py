@@ -153,5 +153,7 @@ def drop_repeated_findings(findings: Sequence[Finding], proven: Sequence[Finding
             continue
         if at_fault and finding.cause == Cause.NORMS_ONLY:
             continue  # a guess at what own errors tell
+        if is_elsewhere and finding.cause == Cause.SHAPES_DIFFER:
+            continue  # given the reference's tensors these have its shapes
         kept.append(finding)
     return kept

@@ -119,7 +119,11 @@ def _describe_unexplained(trial: Trial, tried: Iterable[Family]) -> Proof:
     place = f"the code of {error.candidate_module or 'the model'}"
     if error.after or error.before:
         place += f" between {error.after or 'its inputs'} and {error.before or 'its output'}"
-    return Proof(Cause.OWN_CODE, f"inputs equal, {weights}{ruled_out}: {place}", f"compare {place} on both sides")
+    shapes = ""
+    if trial.reference.shape != trial.candidate.shape:
+        shapes = f", shape {trial.candidate.shape} in the candidate, {trial.reference.shape} in the reference"
+    evidence = f"inputs equal, {weights}{ruled_out}{shapes}: {place}"
+    return Proof(Cause.OWN_CODE, evidence, f"compare {place} on both sides")
 
 
 def _are_equal(ours: object, theirs: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults import FAULTS
+from block_faults import FAULTS
 from truth import Combination
 
 _PAIRS = (

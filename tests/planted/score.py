@@ -27,7 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
 
 from combinations import COMBINATIONS
-from faults import FAULTS
+from block_faults import FAULTS
 from rewrites import REWRITES
 from truth import Combination, Fault, Rewrite
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from combinations import COMBINATIONS
-from faults import FAULTS
+from block_faults import FAULTS
 from rewrites import REWRITES
 from score import KINDS, list_failures, names_cause, raises_alarm, read_site, score_case
 from truth import Rewrite, call, tensors_of

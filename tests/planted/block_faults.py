@@ -6,7 +6,7 @@ import block_networks  # noqa: F401  # adds its networks to those that have faul
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from block_networks import SIZE
-from faults import FAULTS, draw, replace_forward
+from faults import FAULTS, replace_forward
 from networks import HEADS
 from truth import at, code_of, either, fault
 
@@ -117,10 +117,3 @@ def states_joined_in_another_order(m):
 def gru_gates_exchanged(m):
     for parameter in m.gru.parameters():
         parameter.data.copy_(torch.cat([parameter.data.chunk(3)[gate].clone() for gate in (1, 0, 2)]))
-
-
-@fault("listener", at("front"), "lora", "low rank in a convolution")
-def adapter_in_a_convolution(m):
-    m.front.weight.data.add_(0.2 * (draw(16, 1) @ draw(1, 10, seed=6)).view(16, 1, 10))
-
-

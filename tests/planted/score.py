@@ -26,8 +26,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
 
-from combinations import COMBINATIONS
 from block_faults import FAULTS
+from combinations import COMBINATIONS
 from rewrites import REWRITES
 from truth import Combination, Fault, Rewrite
 

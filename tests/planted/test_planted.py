@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from combinations import COMBINATIONS
 from block_faults import FAULTS
+from combinations import COMBINATIONS
 from rewrites import REWRITES
 from score import KINDS, list_failures, names_cause, raises_alarm, read_site, score_case
 from truth import Rewrite, call, tensors_of

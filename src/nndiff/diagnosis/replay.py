@@ -196,8 +196,6 @@ class _ReplayedRun:
     def _pair_sites(self, partners: Mapping[str, Partner]) -> dict[str, TriedSite]:
         """Return the sites to try by the candidate's name: all that have a partner, in the order of execution."""
         sites: dict[str, TriedSite] = {}
-        finals = [pair for pair in self._pairs.values() if pair.is_final_output]
-        may_have_shapes = not all(pair.verdict.passed for pair in finals)  # else a rewrite may compute in other shapes
         for name, candidate in self.candidates.items():
             partner = partners.get(name)
             reference = partner.find(self.references) if partner is not None else None
@@ -212,11 +210,25 @@ class _ReplayedRun:
             inherited = pair.metrics.max_abs if pair is not None and pair.metrics is not None else None
             if partner.is_reshaped and candidate.count == reference.count:
                 candidate = replace(candidate, shape=reference.shape)
-            is_clean = name in self._clean
-            sites[name] = TriedSite(partner, reference, candidate, atol, rtol, is_clean, inherited, may_have_shapes)
+            sites[name] = TriedSite(partner, reference, candidate, atol, rtol, name in self._clean, inherited)
             if candidate.site.slot is Slot.OUTPUT:
                 self._modules.setdefault(candidate.site.module, reference.site.module)
+        self._mark_shapes(sites.values())
         return sites
+
+    def _mark_shapes(self, sites: Iterable[TriedSite]) -> None:
+        """Mark what goes into and comes out of calls that return another shape, unless the models agree.
+
+        A rewrite may compute in other shapes and agree in the end; modules may be given masks in other forms.
+        """
+        if all(pair.verdict.passed for pair in self._pairs.values() if pair.is_final_output):
+            return
+        sites = list(sites)
+        misshapen = {
+            site.key for site in sites if site.site.slot is Slot.OUTPUT and site.reference.shape != site.candidate.shape
+        }
+        for site in sites:
+            site.has_shape_error = site.key in misshapen
 
     # -- forward
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from nndiff.findings.hypotheses.activations import ACTIVATION_VARIANTS
 from nndiff.findings.hypotheses.convolutions import CONVOLUTIONS
-from nndiff.findings.hypotheses.elementwise import ELEMENTWISE
+from nndiff.findings.hypotheses.elementwise import ALONG_AXES, ELEMENTWISE
 from nndiff.findings.hypotheses.inputs import INPUTS
 from nndiff.findings.hypotheses.layouts import REORDERED
 from nndiff.findings.hypotheses.norms import NORMS
@@ -18,7 +18,18 @@ from nndiff.findings.hypotheses.parts import PARTS
 from nndiff.findings.hypotheses.recurrences import RECURRENCES
 from nndiff.findings.hypotheses.weights import WEIGHTS
 
-FAMILIES = (WEIGHTS, NORMS, ACTIVATION_VARIANTS, CONVOLUTIONS, RECURRENCES, INPUTS, PARTS, REORDERED, ELEMENTWISE)
+FAMILIES = (
+    WEIGHTS,
+    NORMS,
+    ACTIVATION_VARIANTS,
+    CONVOLUTIONS,
+    RECURRENCES,
+    INPUTS,
+    PARTS,
+    REORDERED,
+    ELEMENTWISE,
+    ALONG_AXES,
+)
 ROWS = torch.linspace(0.2, 3, 6)[:, None]
 
 

@@ -10,7 +10,7 @@ from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.activations import ACTIVATION_VARIANTS
 from nndiff.findings.hypotheses.attention import ATTENTION
 from nndiff.findings.hypotheses.convolutions import CONVOLUTIONS
-from nndiff.findings.hypotheses.elementwise import ELEMENTWISE
+from nndiff.findings.hypotheses.elementwise import ALONG_AXES, ELEMENTWISE
 from nndiff.findings.hypotheses.family import Family, Proof
 from nndiff.findings.hypotheses.gradients import GRADIENTS
 from nndiff.findings.hypotheses.inputs import INPUTS
@@ -45,7 +45,7 @@ COMPUTATIONS: tuple[Family, ...] = (  # the most specific first: the first proof
 )
 # What is said of code as a whole. Weights that are all that differs come before it: a layer scaled down to nothing
 # looks as if it were skipped.
-STRUCTURES: tuple[Family, ...] = (STRUCTURE, REORDERED, SKIPPED, GRADIENTS)
+STRUCTURES: tuple[Family, ...] = (STRUCTURE, ALONG_AXES, REORDERED, SKIPPED, GRADIENTS)
 FAMILIES = (*COMPUTATIONS, *STRUCTURES)
 # What may have made one of the parts that were joined.
 OF_PARTS: tuple[Family, ...] = (ACTIVATION_VARIANTS, CONVOLUTIONS, ELEMENTWISE, STRUCTURE)

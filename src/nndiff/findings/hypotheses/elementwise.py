@@ -57,13 +57,20 @@ def prove_elementwise(trial: Trial) -> Proof | None:
         prove_clamp,
         prove_unit_rows,
         prove_low_precision,
-        prove_row_shift,
-        prove_along_axis,
     ):
         proof = prove(trial)
         if proof is not None:
             return proof
     return None
+
+
+def prove_along(trial: Trial) -> Proof | None:
+    """Return the number for each row, or the factor for each place along an axis: so many explain a lot."""
+    if trial.error.slot.is_gradient or has_few_numbers(trial.reference_values):
+        return None
+    if not (np.isfinite(trial.reference_values).all() and np.isfinite(trial.candidate_values).all()):
+        return None
+    return prove_row_shift(trial) or prove_along_axis(trial)
 
 
 def prove_not_finite(trial: Trial) -> Proof | None:
@@ -389,3 +396,4 @@ def prove_low_precision(trial: Trial) -> Proof | None:
 
 
 ELEMENTWISE = Family("factor, shift, limit or rounding", may_be_elementwise, prove_elementwise)
+ALONG_AXES = Family("number for each row or place", may_be_elementwise, prove_along)

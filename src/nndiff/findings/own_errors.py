@@ -102,6 +102,8 @@ class Cancelled:
 
     def explains(self, finding: Finding) -> bool:
         """Return True for what was said of these places before they were known to be no fault."""
+        if finding.where and {error.name for error in self.errors}.issuperset(finding.where):
+            return True
         if finding.cause not in _ABOUT_FIRST_MODULE | {Cause.WEIGHTS_DIFFER, Cause.INNER_ONLY, Cause.NORMS_ONLY}:
             return False
         modules = {error.module for error in (*self.errors, *self.takers)}

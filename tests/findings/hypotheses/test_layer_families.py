@@ -28,7 +28,6 @@ FAMILIES = (
     PARTS,
     REORDERED,
     ELEMENTWISE,
-    ALONG_AXES,
 )
 ROWS = torch.linspace(0.2, 3, 6)[:, None]
 
@@ -129,7 +128,7 @@ def test_unrelated_errors_are_explained_by_none(layer, seed):
     for change in UNRELATED:
         pair = change_forward(make, lambda m, x, change=change: change(run(m, x), seed))
         trial = make_trial(*pair, draw(*shape))
-        for family in FAMILIES:
+        for family in (*FAMILIES, ALONG_AXES):
             assert not family.applies(trial) or family.prove(trial) is None, family.name
 
 
@@ -143,7 +142,7 @@ def test_rounding_is_explained_by_none(layer):
         return run(double, x.double()).float()
 
     trial = make_trial(*change_forward(make, compute_wide), draw(*shape))
-    for family in FAMILIES:
+    for family in (*FAMILIES, ALONG_AXES):
         assert not family.applies(trial) or family.prove(trial) is None, family.name
 
 

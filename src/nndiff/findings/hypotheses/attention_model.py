@@ -15,6 +15,7 @@ from nndiff.relations.rounding import round_numbers
 Array = NDArray[Any]
 
 CLOSED = -1e30  # added to scores of closed places: far beyond any score, so that a row without open places is even
+LOWEST_SHORT = -60000.0  # scores below it are closed: float16 ends at -65504
 MOST_STEPS = 40  # of the search for a number; Newton's method needs a handful
 
 
@@ -245,7 +246,8 @@ def attend(material: Material, attention: Attention, rows: Array | None = None) 
     if material.made == "scores":
         return np.asarray(scores)
     if attention.softmax_type is not None:
-        scores = round_numbers(scores, attention.softmax_type).astype(np.float64)
+        rounded = round_numbers(np.maximum(scores, LOWEST_SHORT), attention.softmax_type).astype(np.float64)
+        scores = np.where(scores > LOWEST_SHORT, rounded, scores)  # what is closed stays closed
     highest = scores.max(-1, keepdims=True)
     weights = np.exp(scores - highest)
     weights /= weights.sum(-1, keepdims=True)

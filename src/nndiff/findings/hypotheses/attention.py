@@ -26,6 +26,7 @@ from nndiff.findings.hypotheses.attention_model import (
     split_heads,
 )
 from nndiff.findings.hypotheses.attention_search import (
+    LEAST_THETA,
     MOST_PRODUCTS,
     USUAL_SOFTCAPS,
     USUAL_THETAS,
@@ -247,7 +248,7 @@ def _list_split_changes(reference: Attention) -> Iterator[Attention]:
 def _list_rotation_changes(reference: Attention, size: int, numbers: list[float]) -> Iterator[Attention]:
     rotation = reference.rotation
     if rotation is None:
-        for theta in dict.fromkeys([number for number in numbers if number >= 100] + [10000.0]):
+        for theta in dict.fromkeys([number for number in numbers if number >= LEAST_THETA] + list(USUAL_THETAS[:1])):
             for pairs in Channels:
                 added = Rotation(None, theta, pairs=pairs, spread=pairs)
                 yield replace(reference, rotation=added)
@@ -261,7 +262,7 @@ def _list_rotation_changes(reference: Attention, size: int, numbers: list[float]
     variants.append(replace(rotation, keys=False))
     variants.append(replace(rotation, queries=False))
     if rotation.table is None:
-        for theta in dict.fromkeys([number for number in numbers if number >= 100] + list(USUAL_THETAS)):
+        for theta in dict.fromkeys([number for number in numbers if number >= LEAST_THETA] + list(USUAL_THETAS)):
             variants.append(replace(rotation, theta=theta))
         for shift in range(-MOST_SHIFTED, MOST_SHIFTED + 1):
             if shift:

@@ -39,6 +39,13 @@ USUAL_HEADS = (64, 128, 32, 80, 96, 16, 8, 4, 256)  # channels of a head
 USUAL_SOFTCAPS = (50.0, 30.0, 20.0)
 USUAL_THETAS = (10000.0, 500000.0, 1000000.0, 100000.0, 160000.0, 5000000.0, 10000000.0, 50000.0, 1000.0, 100.0)
 ROTATED_SHARES = (0.5, 0.25, 0.4, 0.75)  # of a head: those of models in use
+LEAST_THETA = 100.0  # settings below it are no theta
+MOST_THETAS = 4  # settings that are tried as theta
+MOST_COUNTED = 16  # heads: every number up to it is tried
+MOST_SOFTCAPS = 4  # settings that are tried as softcap
+CAPPED = (5.0, 200.0)  # between which a setting may be a softcap
+LEAST_SCALE = 1e-4  # settings below it are an eps
+NEAR_ONE = 1e-2  # how far sums of chances and squares on a circle may be from 1 in a short type
 SAME_ANGLE = 1e-6  # by which halves of given cosines may differ: they are copies
 
 Form = Literal["plain", "time first", "heads first", "heads last", "rows"]
@@ -164,7 +171,7 @@ def list_setups(trial: Trial) -> Iterator[Setup]:
 
 def _are_chances(values: Array) -> bool:
     """Return True if every row adds up to 1, as probabilities do."""
-    return bool((values >= 0).all()) and bool(np.allclose(values.sum(-1), 1.0, atol=1e-2))
+    return bool((values >= 0).all()) and bool(np.allclose(values.sum(-1), 1.0, atol=NEAR_ONE))
 
 
 def _read_sizes(shape: tuple[int, ...], form: Form) -> tuple[int, int]:
@@ -234,11 +241,11 @@ def _list_tables(trial: Trial) -> list[tuple[Array, Array]]:
     circles = [values[0, 0] if values.shape[:2] == (1, 1) and values.ndim == 4 else values for values in circles]
     circles = [values if values.ndim == 3 else values[None] for values in circles if values.ndim in (2, 3)]
     for values in circles:
-        if np.iscomplexobj(values) and np.allclose(np.abs(values), 1.0, atol=1e-2):
+        if np.iscomplexobj(values) and np.allclose(np.abs(values), 1.0, atol=NEAR_ONE):
             tables.append((values.real, values.imag))
     real = [values for values in circles if not np.iscomplexobj(values)]
     for cosines, sines in permutations(real, 2):
-        if cosines.shape == sines.shape and np.allclose(cosines**2 + sines**2, 1.0, atol=1e-2):
+        if cosines.shape == sines.shape and np.allclose(cosines**2 + sines**2, 1.0, atol=NEAR_ONE):
             half = cosines.shape[-1] // 2
             for parts in ((slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))):
                 if half and cosines.shape[-1] % 2 == 0 and _are_copies(cosines, *parts) and _are_copies(sines, *parts):
@@ -417,7 +424,7 @@ def list_head_counts(setup: Setup, numbers: Iterable[float]) -> tuple[list[int],
     known += [number for number in settings if width % number == 0]
     known += [width // number for number in settings if width % number == 0 and width > number]
     usual = [width // size for size in USUAL_HEADS if width % size == 0 and width > size]
-    usual += [count for count in range(2, 17) if width % count == 0]
+    usual += [count for count in range(2, MOST_COUNTED + 1) if width % count == 0]
     known = list(dict.fromkeys(known))
     return known, [count for count in dict.fromkeys([*usual, 1]) if count not in known]
 
@@ -452,8 +459,9 @@ def list_rotations(setup: Setup, size: int, numbers: Iterable[float]) -> list[Ro
             rotations.append(Rotation(table, pairs=pairs, spread=pairs))
     rotations.append(None)
     if not setup.material.tables and size % 2 == 0:
-        settings = [number for number in numbers if number >= 100]
-        thetas = [*settings, 10000.0] if len(settings) < 4 else [10000.0, *settings[:4]]
+        settings = [number for number in numbers if number >= LEAST_THETA]
+        usual = USUAL_THETAS[:1]
+        thetas = [*settings, *usual] if len(settings) < MOST_THETAS else [*usual, *settings[:MOST_THETAS]]
         for theta in dict.fromkeys(thetas):
             for pairs in Channels:
                 rotations.append(Rotation(None, theta, pairs=pairs, spread=pairs))
@@ -484,10 +492,11 @@ def list_places(setup: Setup, numbers: Iterable[float]) -> Iterator[Place]:
 
 def list_softcaps(numbers: Iterable[float]) -> list[float | None]:
     """Return where scores may be capped: nowhere, or at a number of the settings."""
-    return [None, *(number for number in numbers if 5.0 <= number <= 200.0 and number != 64.0)][:3]
+    settings = [number for number in numbers if CAPPED[0] <= number <= CAPPED[1]]
+    return [None, *settings[:MOST_SOFTCAPS]]
 
 
 def list_scales(setup: Setup, size: int, heads: int, numbers: Iterable[float]) -> list[float]:
     """Return by what scores may be multiplied: the usual factor, those of the settings, and those of mistakes."""
-    scales = [size**-0.5, *(number for number in numbers if 0 < number < 1 and number > 1e-4)]
+    scales = [size**-0.5, *(number for number in numbers if LEAST_SCALE < number < 1)]
     return list(dict.fromkeys([*scales, 1.0, 1.0 / size]))

@@ -66,7 +66,7 @@ def _run_in_channels_last(model: torch.nn.Module, run: Callable[[], Mapping[str,
     with weights_in_channels_last(model):
         try:
             return run()
-        except RuntimeError:  # code that views what is not contiguous
+        except Exception:  # code that views what is not contiguous, or asserts that it is
             pass
     return run()
 

@@ -19,6 +19,8 @@ _PAIRS = (
     ("padding-reflected", "corners-aligned"),
     ("port-groups-tiled", "port-rms-eps"),
     ("one-expert-chosen", "experts-in-another-order"),
+    ("joined-part-with-aligned-corners", "time-not-added"),
+    ("gru-gates-exchanged", "states-joined-in-another-order"),
 )
 _TRIPLES = (
     ("rms-eps", "heads-loaded-in-another-order", "logits-shifted"),
@@ -27,8 +29,6 @@ _TRIPLES = (
     ("final-norm-missing", "gelu-erf", "causal-mask-shifted"),
     ("weight-scaled", "decay-shifted", "logits-normalised"),
     ("dilation-of-two", "fewer-groups", "columns-of-channels-last"),
-    ("joined-part-with-aligned-corners", "time-not-added", "cosines-first"),
-    ("samples-as-they-are", "gru-gates-exchanged", "states-joined-in-another-order"),
 )
 
 

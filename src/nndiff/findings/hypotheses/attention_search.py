@@ -42,7 +42,7 @@ ROTATED_SHARES = (0.5, 0.25, 0.4, 0.75)  # of a head: those of models in use
 LEAST_THETA = 100.0  # settings below it are no theta
 MOST_THETAS = 4  # settings that are tried as theta
 MOST_COUNTED = 16  # heads: every number up to it is tried
-MOST_SOFTCAPS = 4  # settings that are tried as softcap
+MOST_SOFTCAPS = 2  # settings that are tried as softcap
 CAPPED = (5.0, 200.0)  # between which a setting may be a softcap
 LEAST_SCALE = 1e-4  # settings below it are an eps
 NEAR_ONE = 1e-2  # how far sums of chances and squares on a circle may be from 1 in a short type
@@ -359,7 +359,7 @@ def _list_choices(setup: Setup, base: Attention, size: int, rarity: Rarity) -> I
     if rarity is Rarity.PARTLY_ROTATED:
         rotations = list(_list_partial_rotations(rotations, size, numbers))
     places = list(list_places(setup, numbers))
-    softcaps = list_softcaps(numbers)
+    softcaps = list_softcaps(size, numbers)
     scales = list_scales(setup, size, base.heads, numbers)
     for rotation, place, softcap, scale in product(rotations, places, softcaps, scales):
         causal, window, mask, mode = place
@@ -490,9 +490,9 @@ def list_places(setup: Setup, numbers: Iterable[float]) -> Iterator[Place]:
             yield 0, window, mask_number, mode
 
 
-def list_softcaps(numbers: Iterable[float]) -> list[float | None]:
-    """Return where scores may be capped: nowhere, or at a number of the settings."""
-    settings = [number for number in numbers if CAPPED[0] <= number <= CAPPED[1]]
+def list_softcaps(size: int, numbers: Iterable[float]) -> list[float | None]:
+    """Return where scores may be capped: nowhere, or at a number of the settings that is not the size of a head."""
+    settings = [number for number in numbers if CAPPED[0] <= number <= CAPPED[1] and number != size]
     return [None, *settings[:MOST_SOFTCAPS]]
 
 

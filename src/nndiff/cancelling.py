@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from nndiff.diagnosis.noise import RecordedTolerance
 from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.names import ancestors
@@ -17,10 +19,11 @@ from nndiff.proofs import apply_relation, fits_parameter, lay_out_gradients, mak
 from nndiff.recording.format.weights import read_held_tensors
 from nndiff.relations import Relation, is_readable, measure_related, recorded_order, repeated
 from nndiff.relations.fold_operations import TakeBehind
-from nndiff.relations.proof import agree, is_telling, read_array
+from nndiff.relations.proof import agree, agree_after, is_telling, read_array
+from nndiff.relations.value_operations import MultiplyAlong
 from nndiff.result import Rules
 from nndiff.sources import Source
-from nndiff.tensors import Slot, TensorRef
+from nndiff.tensors import Site, Slot, TensorRef
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import RelationKind, Verdict
 
@@ -49,6 +52,8 @@ class _CancellingSearch:
         self._takers = _list_takers(plan.reference), _list_takers(plan.candidate)
         self._orders: list[Relation] = []  # proven for outputs
         self._repeats: set[str] = set()  # modules whose outputs are repeated, by the reference's name
+        # modules that another one is folded into, by the reference's name: the side that has both, and the other one
+        self._folded: dict[str, tuple[int, str]] = {}
         self._read = 0
 
     def relate_output(self, site: SitePair) -> SitePair:
@@ -76,8 +81,10 @@ class _CancellingSearch:
 
     def follow_output(self, site: SitePair) -> SitePair:
         """Return a weight or a gradient in the form that outputs are in: rows of a weight lie as what it makes."""
-        if not (self._orders or self._repeats) or not self._is_open(site):
+        if not (self._orders or self._repeats or self._folded) or not self._is_open(site):
             return site
+        if site.module in self._folded:
+            return self._follow_fold(site)
         pair, sides = site.pair, ([site.reference], [site.candidate])
         relation = None
         if pair.shape[0] == pair.shape[1]:
@@ -85,6 +92,37 @@ class _CancellingSearch:
         elif site.module in self._repeats:
             relation = repeated.prove(*sides, pair.atol, pair.rtol)
         return self._apply(site, relation) if relation is not None else site
+
+    def _follow_fold(self, site: SitePair) -> SitePair:
+        """Return a gradient of a layer that another is folded into, by the chain rule.
+
+        Its output is that of the layer behind, so that both have one gradient, and so have the biases added to them.
+        The weight was multiplied by one factor for each channel: its gradient is divided by that. The factors are those
+        by which the layer behind multiplies gradients on the side that has it.
+        """
+        side, folded = self._folded[site.module]
+        alone, beside = site.tensors[1 - side], site.tensors[side]
+        source = (self._plan.reference, self._plan.candidate)[side]
+        for behind in source.tensors.values():
+            at_same_call = behind.site.slot is site.slot and behind.site.call == beside.site.call
+            if behind.site.module == folded and at_same_call and behind.shape == alone.shape:
+                taken = self._take_behind(site, behind, side)
+                if taken is not None:
+                    return taken
+        if site.slot is not Slot.PARAM_GRAD:
+            return site
+        gradients = []
+        for module in (beside.site.module, folded):
+            name = Site(module, Slot.GRAD_OUTPUT).name
+            gradients += [source.tensors[name]] if name in source.tensors else []
+        factors = read_factors(*gradients) if len(gradients) == 2 else ()
+        for axis, size in enumerate(alone.shape):
+            operations = () if size != len(factors) else (MultiplyAlong(axis, factors),)
+            relation = Relation(RelationKind.FOLD, *((operations, ()) if side else ((), operations)))
+            arrays = [read_array(site.reference)], [read_array(site.candidate)]
+            if operations and agree_after(relation, *arrays, site.pair.atol, site.pair.rtol):
+                return self._apply(site, relation)
+        return site
 
     def _is_open(self, site: SitePair) -> bool:
         """Return True if a pair differs, nothing that counts is known of it, and its elements may still be read."""
@@ -120,24 +158,30 @@ class _CancellingSearch:
         """
         if site.reference.trace.weights == site.candidate.trace.weights:
             return None
-        for is_candidate, source in enumerate((self._plan.reference, self._plan.candidate)):
+        for is_candidate in (0, 1):
             tensors = site.tensors[is_candidate], site.tensors[1 - is_candidate]
             for behind in self._takers[is_candidate].get(tensors[0].trace.order, ()):
                 if not is_cancelled and behind.name not in self._agreeing[is_candidate]:
                     continue
-                sides: tuple[list[TensorRef], list[TensorRef]] = [tensors[0], behind], [tensors[1]]
-                if is_candidate:
-                    sides = sides[1], sides[0]
-                bounds = self._recorded.choose_bounds(*sides)
-                if not _are_same(behind, tensors[1], bounds.atol, bounds.rtol):
-                    continue
-                operation = TakeBehind(_is_batch_norm(source, behind.site.module))
-                operations = ((), (operation,)) if is_candidate else ((operation,), ())
-                relation = Relation(RelationKind.FOLD, *operations)
-                pair = make_related_pair(self._plan, *sides, bounds)
-                metrics = measure_related(relation, *sides, bounds.atol, bounds.rtol)
-                return replace(site, pair=apply_relation(pair, relation, metrics, self._rules))
+                taken = self._take_behind(site, behind, is_candidate)
+                if taken is not None:
+                    self._folded[site.module] = is_candidate, behind.site.module
+                    return taken
         return None
+
+    def _take_behind(self, site: SitePair, behind: TensorRef, side: int) -> SitePair | None:
+        """Return the pair with what the layer behind has on a side, if that agrees."""
+        sides: tuple[list[TensorRef], list[TensorRef]] = [site.tensors[side], behind], [site.tensors[1 - side]]
+        if side:
+            sides = sides[1], sides[0]
+        bounds = self._recorded.choose_bounds(*sides)
+        if not _are_same(behind, site.tensors[1 - side], bounds.atol, bounds.rtol):
+            return None
+        operation = TakeBehind(_is_batch_norm((self._plan.reference, self._plan.candidate)[side], behind.site.module))
+        relation = Relation(RelationKind.FOLD, *(((), (operation,)) if side else ((operation,), ())))
+        pair = make_related_pair(self._plan, *sides, bounds)
+        metrics = measure_related(relation, *sides, bounds.atol, bounds.rtol)
+        return replace(site, pair=apply_relation(pair, relation, metrics, self._rules))
 
 
 @dataclass(frozen=True)
@@ -179,6 +223,19 @@ def _are_same(behind: TensorRef, other: TensorRef, atol: float, rtol: float) -> 
         return False
     sides = read_array(behind), read_array(other)
     return is_telling(sides[0], atol, rtol) and agree(*sides, atol, rtol)
+
+
+def read_factors(gradient: TensorRef, behind: TensorRef) -> tuple[float, ...]:
+    """Return what the gradient behind a layer was multiplied with for each channel; nothing if it was not."""
+    if gradient.shape != behind.shape or not (is_readable(gradient) and is_readable(behind)):
+        return ()
+    arrays = read_array(gradient).astype(np.float64), read_array(behind).astype(np.float64)
+    axis = 1 if arrays[0].ndim > 2 else arrays[0].ndim - 1
+    others = tuple(other for other in range(arrays[0].ndim) if other != axis)
+    energies = np.square(arrays[1]).sum(others)
+    factors = np.ones_like(energies)  # where a channel has no gradient, its weight has none either
+    np.divide((arrays[0] * arrays[1]).sum(others), energies, out=factors, where=energies > 0)
+    return tuple(factors.tolist())
 
 
 def _is_batch_norm(source: Source, module: str) -> bool:

@@ -28,7 +28,7 @@ from nndiff.result import (
 from nndiff.sources import Source
 from nndiff.tensors import Slot
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import Outcome
+from nndiff.verdict import Outcome, RelationKind
 
 if TYPE_CHECKING:  # what only recordings need
     from nndiff.diagnosis.replay import OwnErrors
@@ -177,6 +177,8 @@ def _drop_folded_inputs(partners: Mapping[str, Partner], pairs: Sequence[Pair]) 
         if pair.related is None or not isinstance(pair.related.relation, Relation) or pair.sites is None:
             continue
         relation = pair.related.relation
+        if pair.slot is Slot.PARAM_GRAD and relation.kind is RelationKind.FOLD:
+            kept.pop(pair.candidate_name, None)  # that of a weight into which something was folded
         for side, operations in enumerate((relation.reference, relation.candidate)):
             if not any(isinstance(operation, TakeBehind) for operation in operations):
                 continue
@@ -200,18 +202,24 @@ def attach_own_errors(
 ) -> Comparison:
     """Return the comparison with the own errors of one candidate, their causes, and the place they decide."""
     from nndiff.diagnosis.replay import find_own_errors
-    from nndiff.findings.own_errors import choose_first_divergence
+    from nndiff.findings.own_errors import choose_first_divergence, find_cancelled
 
     pairs = comparison.pairs_of(plan.label)
     firsts = dict(comparison.first_divergences)
     known_first = firsts.get(plan.label)
     own = find_own_errors(plan, pairs, partners, reference, replayed, options.tolerance, known_first)
+    cancelled = find_cancelled(own, pairs)
+    own = own.without({error.name for error in (*cancelled.errors, *cancelled.takers)})
     own = _drop_refuted(own, known_first, pairs)
     own = own.without(_list_untied_gradients(comparison, plan.label))
     if not (own.errors or reference.meta.get("inputs_kept")) and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
         text = "the reference was recorded without --inputs: what code hands from module to module was not tried"
         comparison = _add_note(comparison, text)
     proven, own = _explain_errors(own, plan.label)
+    findings: Sequence[Finding] = comparison.findings
+    if cancelled.errors:
+        findings = [found for found in findings if found.candidate != plan.label or not cancelled.explains(found)]
+        proven.append(replace(cancelled.describe(), candidate=plan.label))
     if own.errors and comparison.outcome_of(plan.label) is Outcome.DIFFERENT:
         first = choose_first_divergence(known_first, own, pairs)
         if first is not None:
@@ -220,7 +228,7 @@ def attach_own_errors(
         comparison,
         pairs=tuple(_attach_own(comparison, plan.label, own)),
         own_errors=(*comparison.own_errors, *own.errors),
-        findings=_merge_findings(comparison.findings, proven, plan.label, own),
+        findings=_merge_findings(findings, proven, plan.label, own),
         first_divergences=firsts,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults import FAULTS
+from block_faults import FAULTS
 from truth import Combination
 
 _PAIRS = (
@@ -18,6 +18,9 @@ _PAIRS = (
     ("batch-norm-eps", "first-convolution-of-bgr"),
     ("padding-reflected", "corners-aligned"),
     ("port-groups-tiled", "port-rms-eps"),
+    ("one-expert-chosen", "experts-in-another-order"),
+    ("joined-part-with-aligned-corners", "time-not-added"),
+    ("gru-gates-exchanged", "states-joined-in-another-order"),
 )
 _TRIPLES = (
     ("rms-eps", "heads-loaded-in-another-order", "logits-shifted"),

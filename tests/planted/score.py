@@ -26,9 +26,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
 
+from block_faults import FAULTS
+from block_rewrites import REWRITES
 from combinations import COMBINATIONS
-from faults import FAULTS
-from rewrites import REWRITES
 from truth import Combination, Fault, Rewrite
 
 import nndiff

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from block_faults import FAULTS
+from block_networks import BLOCK_NETWORKS
+from block_rewrites import REWRITES
 from combinations import COMBINATIONS
-from faults import FAULTS
-from rewrites import REWRITES
 from score import KINDS, list_failures, names_cause, raises_alarm, read_site, score_case
 from truth import Rewrite, call, tensors_of
 
@@ -145,11 +146,12 @@ def test_a_rewrite_changes_nothing_but_rounding(name):
                 assert differ_by(reference[key], candidate[key]) <= 1e-4 * scale, key
 
 
-# gradients that lie as their weights do: permuted, or transposed where the matrix is square
+# gradients that lie as their weights do, permuted, or transposed where the matrix is square; or of folded weights
 _MOVED = {
     "rope-layout-permuted-with-its-weights": {
         f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in range(3) for part in "qk"
     },
+    "batch-norm-folded-with-gradients": {"stem.weight", "stem.bias"},
     "conv1d-stored-as-linear": {f"transformer.h.{layer}.attn.c_proj.weight" for layer in range(3)},
 }
 
@@ -162,7 +164,7 @@ def test_there_are_enough_of_each_kind():
     assert sum(len(case.faults) == 3 for case in COMBINATIONS.values()) >= 6
     assert len(REWRITES) >= 25
     assert {case.network for case in FAULTS.values()} == {
-        "llama", "gpt2", "bert", "gemma", "vit", "resnet", "mamba", "whisper", "tagger", "convnet",
+        "llama", "gpt2", "bert", "gemma", "vit", "resnet", "mamba", "whisper", "tagger", "convnet", *BLOCK_NETWORKS,
     }  # fmt: skip
     assert sum(case.is_ported for case in FAULTS.values()) >= 10
     assert sum(case.is_reversed for case in FAULTS.values()) >= 8

@@ -21,7 +21,7 @@ from nndiff.plan import Plan
 from nndiff.recording.format.weights import read_held_tensors
 from nndiff.recording.reader import Recording
 from nndiff.result import FirstDivergence, Method, OwnError, Pair, count_noise
-from nndiff.tensors import MODEL, Slot, TensorRef
+from nndiff.tensors import MODEL, Site, Slot, TensorRef
 from nndiff.tolerance import Tolerance
 from nndiff.verdict import Verdict
 
@@ -124,11 +124,7 @@ class _ReplayedRun:
         self._has_recomputed = bool(facts.get("recomputed"))
         self._random = frozenset(facts.get("random", ()))
         self._pairs = {pair.candidate_name: pair for pair in pairs}
-        self._wrong_parts = [
-            pair.sites[1].module
-            for pair in pairs
-            if pair.method is Method.PARTS and pair.slot is Slot.OUTPUT and not pair.verdict.passed and pair.sites
-        ]
+        self._wrong_parts = list(self._list_wrong_parts(pairs))
         self._modules: dict[str, str] = {"": ""}  # the reference's module for one of the candidate
         self._known_digests = {tensor.trace.digest for tensor in self.references.values()} - {None}
         self.sites = self._pair_sites(partners)
@@ -137,6 +133,16 @@ class _ReplayedRun:
         for tensor in self.candidates.values():
             if tensor.site.slot is Slot.INPUT:
                 self._inputs.setdefault((tensor.site.module, tensor.site.call), []).append(tensor)
+
+    def _list_wrong_parts(self, pairs: Iterable[Pair]) -> Iterator[tuple[str, int]]:
+        """Yield the candidate's modules with a wrong part of a fused layer, and when each returned."""
+        for pair in pairs:
+            if pair.method is not Method.PARTS or pair.slot is not Slot.OUTPUT or pair.verdict.passed or not pair.sites:
+                continue
+            site = pair.sites[1]
+            returned = self.candidates.get(Site(site.module, Slot.OUTPUT, site.call, site.path).name)
+            if returned is not None:
+                yield site.module, returned.trace.order
 
     def _pair_sites(self, partners: Mapping[str, Partner]) -> dict[str, TriedSite]:
         """Return the sites to try by the candidate's name: all that have a partner, in the order of execution."""
@@ -158,7 +164,22 @@ class _ReplayedRun:
             sites[name] = TriedSite(partner, reference, candidate, atol, rtol, name in self._clean, inherited)
             if candidate.site.slot is Slot.OUTPUT:
                 self._modules.setdefault(candidate.site.module, reference.site.module)
+        self._mark_shapes(sites.values())
         return sites
+
+    def _mark_shapes(self, sites: Iterable[TriedSite]) -> None:
+        """Mark what goes into and comes out of calls that return another shape, unless the models agree.
+
+        A rewrite may compute in other shapes and agree in the end; modules may be given masks in other forms.
+        """
+        if all(pair.verdict.passed for pair in self._pairs.values() if pair.is_final_output):
+            return
+        sites = list(sites)
+        misshapen = {
+            site.key for site in sites if site.site.slot is Slot.OUTPUT and site.reference.shape != site.candidate.shape
+        }
+        for site in sites:
+            site.has_shape_error = site.key in misshapen
 
     # -- forward
 
@@ -201,8 +222,9 @@ class _ReplayedRun:
             if entered < earlier.order < site.order and earlier.is_out and not earlier.is_replaced:
                 return None
         # parts of a fused layer are not replaced: what follows from wrong ones inside is not this code's
-        if any(owner is None or is_inside(module, owner.module) for module in self._wrong_parts):
-            return None
+        for module, order in self._wrong_parts:
+            if entered < order < site.order and (owner is None or is_inside(module, owner.module)):
+                return None
         inner = []
         for inside in self.calls.list_inside(owner):
             if inside is call or inside.order >= site.order or self._covers(inside, call):
@@ -313,10 +335,9 @@ class _ReplayedRun:
         """
         if candidate_module and candidate_module in self._modules:
             return self._modules[candidate_module]
-        first = self._made.find_first(site.reference)
-        if any(other.reference is first and other.is_known_equal for other in self.sites.values()):
-            return ""
-        maker = self._made.find_maker(site.reference)
+        first, maker = self._made.find_first(site.reference), self._made.find_maker(site.reference)
+        if maker is not None and first.site.slot is Slot.OUTPUT and maker.module in self._modules.values():
+            maker = maker.parent  # what a module returned was changed on its way: its own partner is tried by itself
         return maker.module if maker is not None else ""
 
     # -- backward

@@ -61,6 +61,7 @@ def choose_partners(plan: Plan, pairs: Iterable[Pair], reference: Recording) -> 
         is_reshaped = pair.related is not None and pair.related.accepted
         if is_reshaped and not _keeps_order(pair.related):
             continue  # in another form
+        is_reshaped = is_reshaped or _differ_by_ones(*pair.shape)
         fits = is_reshaped or pair.shape[0] == pair.shape[1]
         partners[pair.candidate_name] = Partner(pair.reference_name, fits, is_reshaped)
         if slot is Slot.OUTPUT:
@@ -169,6 +170,15 @@ def _group_forms(tensors: Mapping[str, TensorRef]) -> dict[tuple[Shape, str], li
     for path, tensor in tensors.items():
         forms.setdefault((tensor.shape, tensor.dtype.name), []).append(path)
     return forms
+
+
+def _differ_by_ones(reference: Shape, candidate: Shape) -> bool:
+    """Return True for two shapes that differ by axes of one place: positions with and without a batch."""
+    return reference != candidate and _drop_ones(reference) == _drop_ones(candidate)
+
+
+def _drop_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
 
 
 def _keeps_order(related: Related | None) -> bool:

@@ -12,7 +12,7 @@ from nndiff.metrics import Metrics
 from nndiff.stats import Job
 from nndiff.stats.engine import get_engine
 from nndiff.stats.shortcuts import judge_unmeasured
-from nndiff.tensors import Site, Slot, TensorRef
+from nndiff.tensors import Site, TensorRef
 from nndiff.tolerance import NOISE_FACTOR
 from nndiff.verdict import Verdict
 
@@ -28,6 +28,7 @@ class TriedSite:
     rtol: float
     is_replaced: bool  # what came after it was given the reference's bytes
     inherited: float | None  # max abs in the ordinary run
+    has_shape_error: bool = False  # another shape is an error like others: the models do not agree
     metrics: Metrics | None = None
     verdict: Verdict | None = None
 
@@ -61,10 +62,10 @@ class TriedSite:
     @property
     def is_out(self) -> bool:
         """Return True for what is out of tolerance and more than noise, as far as the noise floor is known."""
+        if self.verdict is Verdict.SHAPE:
+            return self.has_shape_error
         if self.verdict is None or self.verdict.passed or self.verdict is Verdict.NOT_COMPARED:
             return False
-        if self.verdict is Verdict.SHAPE:
-            return self.site.slot is Slot.OUTPUT  # arguments of another form may mean the same
         if self.floor is None or self.own is None or math.isinf(self.own):
             return True
         return self.own > NOISE_FACTOR * self.floor

@@ -83,6 +83,7 @@ class Cause(str, Enum):
     CONCATENATION = "concatenation", "parts are joined or split in another order"
     MASKED_POSITIONS = "masked-positions", "only padded positions differ", True
     UNDECIDABLE = "undecidable", "the noise floor is as large as the signal: no comparison can tell", True
+    CANCELS_OUT = "cancels-out", "layers differ, and what takes their output undoes it", True
     OWN_CODE = "own-code", "the code of a module is at fault; the evidence says what was ruled out"
     # gradients
     LOSS_NOT_FINITE = "loss-not-finite", "the loss is NaN or infinite on both sides: no gradient was compared"

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from nndiff.diagnosis.common_factor import Reach, find_common_factor
-from nndiff.diagnosis.missing_gradients import choose_first, list_missing
+from nndiff.diagnosis.missing_gradients import Unpaired, choose_first, list_missing
+from nndiff.diagnosis.site_pairs import SitePair
 from nndiff.findings.case import Case
 from nndiff.findings.causes import Cause
 from nndiff.findings.tied_weights import find_untied
-from nndiff.result import SIDES, Finding, LeftoverReason, NoteSlug
+from nndiff.relations import Relation
+from nndiff.relations.fold_operations import TakeBehind
+from nndiff.result import JOINT, SIDES, Finding, LeftoverReason, NoteSlug
 from nndiff.tensors import Site, Slot, TensorRef
 from nndiff.text import plural
 
@@ -41,6 +44,7 @@ def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterato
     outputs_agree = not run.failing_outputs
     untied = list(find_untied(run.evidence, run.unpaired_gradients)) if outputs_agree else []
     explained = {Site("", Slot.PARAM_GRAD, tensor=name).name for name in parameters_alone}
+    explained |= set(list_folded_gradients(run.pairs, run.unpaired_gradients))
     for finding, names in untied:
         yield finding
         explained |= names
@@ -56,6 +60,23 @@ def find_gradient_causes(case: Case, parameters_alone: Iterable[str]) -> Iterato
         yield Finding(Cause.GRADIENTS_SCALED, scaled, factor.meaning, _REPAIR_OF_FACTOR[factor.reach], 0.95)
     if factor is None or factor.reach is Reach.SOME:
         yield from _find_differing_gradients(case)
+
+
+def list_folded_gradients(pairs: Iterable[SitePair], unpaired: Unpaired) -> Iterator[str]:
+    """Yield the gradients of layers that the other side has folded into the layer before: they have no partner."""
+    folded: tuple[set[str], set[str]] = set(), set()
+    for site in pairs:
+        relation = site.pair.related.relation if site.pair.related is not None else None
+        if not isinstance(relation, Relation):
+            continue
+        for side, operations in enumerate((relation.reference, relation.candidate)):
+            if any(isinstance(operation, TakeBehind) for operation in operations):
+                behind = (site.pair.reference_name, site.pair.candidate_name)[side].split(JOINT)[1]
+                folded[side].add(behind.partition(":")[0].partition("@")[0])
+    for side, tensors in enumerate(unpaired):
+        for tensor in tensors:
+            if tensor.site.module in folded[side]:
+                yield tensor.name
 
 
 def _find_missing_gradients(case: Case, explained: Container[str]) -> Iterator[tuple[Finding, set[str]]]:

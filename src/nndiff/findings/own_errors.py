@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from nndiff.diagnosis.call_graph import have_same_bytes
 from nndiff.diagnosis.modules import get_source_line
 from nndiff.diagnosis.replay import OwnErrors
 from nndiff.diagnosis.trials import Trial
 from nndiff.findings.causes import Cause
 from nndiff.findings.settings import compare_settings
-from nndiff.result import Finding, FirstDivergence, InputState, Pair, PartingReason, WeightsAtSite
+from nndiff.result import Finding, FirstDivergence, InputState, OwnError, Pair, PartingReason, WeightsAtSite
 from nndiff.tensors import Slot
+from nndiff.text import plural
 from nndiff.verdict import Verdict
 
 _FORWARD = (Slot.INPUT, Slot.OUTPUT)
@@ -83,6 +86,59 @@ def _compare_weights(trial: Trial) -> WeightsAtSite | None:
     return WeightsAtSite(common, tuple(differing), tuple(alone[0]), tuple(alone[1]))
 
 
+@dataclass(frozen=True)
+class Cancelled:
+    """Hold own errors that what takes them undoes: neither is a fault."""
+
+    errors: tuple[OwnError, ...] = ()
+    takers: tuple[OwnError, ...] = ()
+
+    def describe(self) -> Finding:
+        """Return what is to be said of them."""
+        where = tuple(error.name for error in self.errors)
+        count = plural(len(where), "output")
+        evidence = (
+            f"{count} inside differ{'s' if len(where) == 1 else ''}, and {self.takers[0].name} agrees all the same: "
+            "given the reference's tensor instead it is wrong, so that the two changes undo each other"
+        )
+        return Finding(Cause.CANCELS_OUT, where, evidence, "", 0.98, harmless=True)
+
+    def explains(self, finding: Finding) -> bool:
+        """Return True for what was said of these places before they were known to be no fault."""
+        if finding.where and {error.name for error in self.errors}.issuperset(finding.where):
+            return True
+        if finding.cause not in _ABOUT_FIRST_MODULE | {Cause.WEIGHTS_DIFFER, Cause.INNER_ONLY, Cause.NORMS_ONLY}:
+            return False
+        modules = {error.module for error in (*self.errors, *self.takers)}
+        owners = [place.partition(":")[0] for place in finding.where]
+        return all(owner in modules or owner.rpartition(".")[0] in modules for owner in owners)
+
+
+def find_cancelled(own: OwnErrors, pairs: Sequence[Pair]) -> Cancelled:
+    """Return the own errors that are undone by what takes them, with what undoes them.
+
+    Given the reference's tensor in place of the one that differs, the taker is wrong; given the one that differs, as in
+    the ordinary run, it agrees. That holds for the model as a whole only if all that it returns agrees.
+    """
+    finals = [pair for pair in pairs if pair.is_final_output]
+    if not finals or not all(pair.verdict.passed for pair in finals):
+        return Cancelled()
+    agreeing = {pair.reference_name for pair in pairs if pair.verdict.passed}
+    forward = [trial for trial in own.trials if trial.error.slot in _FORWARD]
+    takers = [trial for trial in forward if trial.error.name in agreeing]
+    errors: list[OwnError] = []
+    undoing: dict[str, OwnError] = {}
+    for trial in forward:
+        if trial.error.name in agreeing:
+            continue
+        for taker in takers:
+            if any(have_same_bytes(given.tensor, trial.reference) for given in taker.given):
+                errors.append(trial.error)
+                undoing.setdefault(taker.error.name, taker.error)
+                break
+    return Cancelled(tuple(errors), tuple(undoing.values()))
+
+
 def drop_repeated_findings(findings: Sequence[Finding], proven: Sequence[Finding], own: OwnErrors) -> list[Finding]:
     """Return the findings that still say something beside the own errors and their causes.
 
@@ -102,5 +158,7 @@ def drop_repeated_findings(findings: Sequence[Finding], proven: Sequence[Finding
             continue
         if at_fault and finding.cause == Cause.NORMS_ONLY:
             continue  # a guess at what own errors tell
+        if is_elsewhere and finding.cause == Cause.SHAPES_DIFFER:
+            continue  # given the reference's tensors these have its shapes
         kept.append(finding)
     return kept

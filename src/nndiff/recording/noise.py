@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nndiff.recording.capture.inputs import Inputs
-from nndiff.recording.capture.perturbation import move_inputs, moved_weights
+from nndiff.recording.capture.perturbation import move_inputs, moved_weights, weights_in_channels_last
 from nndiff.recording.capture.plan import Plan
 from nndiff.recording.capture.run import RunOptions, run_once
 from nndiff.recording.capture.sinks import DigestSink
@@ -42,17 +42,35 @@ def measure_noise(
     movements = dict.fromkeys(recorded, _STILL)
     for draw in range(draws):
         # another stream than the run's own, so that no weight moves as a dropout mask falls
-        generator = torch.Generator().manual_seed((options.seed + 1 + draw) * 0x9E3779B97F4A7C15 % (1 << 63))
-        state.restore(keep_modes=True)
-        sink = MovementSink(keep, recorded)
-        with moved_weights(model, generator):
-            run_once(model, move_inputs(inputs, generator), sink, plan, options, state)
+        seed = (options.seed + 1 + draw) * 0x9E3779B97F4A7C15 % (1 << 63)
+
+        def run_moved(seed: int = seed) -> Mapping[str, _Movement]:
+            generator = torch.Generator().manual_seed(seed)
+            state.restore(keep_modes=True)
+            sink = MovementSink(keep, recorded)
+            with moved_weights(model, generator):
+                run_once(model, move_inputs(inputs, generator), sink, plan, options, state)
+            return sink.movements
+
+        moved = _run_in_channels_last(model, run_moved) if draw % 2 else run_moved()
         for name, tensor in recorded.items():
             if tensor.site.slot not in _GIVEN:
                 # a site that the moved model does not reach is as uncertain as can be
-                movements[name] = movements[name].join(sink.movements.get(name, _UNBOUNDED))
+                movements[name] = movements[name].join(moved.get(name, _UNBOUNDED))
     state.restore(keep_modes=True)
     return {"draws": draws, "floors": {name: movements[name].get_floor(tensor) for name, tensor in recorded.items()}}
+
+
+def _run_in_channels_last(
+    model: torch.nn.Module, run: Callable[[], Mapping[str, _Movement]]
+) -> Mapping[str, _Movement]:
+    """Return the movements of a run with the other kernels of convolutions; a plain run where the model takes none."""
+    with weights_in_channels_last(model):
+        try:
+            return run()
+        except Exception:  # code that views what is not contiguous, or asserts that it is
+            pass
+    return run()
 
 
 class _Movement(NamedTuple):

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from layer_trials import Code, draw, make_trial, name_cause, pair_of, prove
 from torch import nn
 
-from nndiff.findings.hypotheses.elementwise import ELEMENTWISE
+from nndiff.findings.hypotheses.elementwise import ALONG_AXES, ELEMENTWISE
 from nndiff.tensors import Slot
 
 
@@ -22,9 +22,8 @@ def smooth(x: torch.Tensor) -> torch.Tensor:
 
 def explain(change, *shape, scale=1.0, **options):
     """Return the proof for a candidate that changes what the reference makes."""
-    return ELEMENTWISE.prove(
-        make_trial(Code(smooth), Code(lambda x: change(smooth(x))), draw(*shape, scale=scale), **options)
-    )
+    trial = make_trial(Code(smooth), Code(lambda x: change(smooth(x))), draw(*shape, scale=scale), **options)
+    return ELEMENTWISE.prove(trial) or ALONG_AXES.prove(trial)
 
 
 SHAPES = [(6, 32), (2, 5, 24)]

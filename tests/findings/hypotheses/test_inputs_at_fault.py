@@ -178,3 +178,15 @@ def test_unrelated_errors_are_no_order(seed):
         for shape in ((4, 6, 8), (2, 3, 6, 6)):
             trial = make_trial(Code(smooth), Code(lambda x, change=change: change(smooth(x))), draw(*shape))
             assert not any(family.prove(trial) for family in (INPUTS, PARTS, LAYOUTS, REORDERED))
+
+
+@pytest.mark.parametrize(("deviation", "cause"), [(1.0, "preprocessing"), (1.005, "preprocessing"), (1.02, None)])
+def test_samples_of_deviation_one_are_standardised(deviation, cause):
+    x = draw(3, 40) * torch.tensor([[0.2], [0.5], [3.0]]) + torch.tensor([[0.1], [2.0], [-1.0]])
+
+    def standardise(x):
+        return deviation * (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, unbiased=False)
+
+    for sides in ((Code(standardise), Code(lambda x: x)), (Code(lambda x: x), Code(standardise))):
+        proof = INPUTS.prove(make_trial(*sides, x))
+        assert (proof and proof.cause) == cause

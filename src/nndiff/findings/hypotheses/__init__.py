@@ -10,13 +10,14 @@ from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.activations import ACTIVATION_VARIANTS
 from nndiff.findings.hypotheses.attention import ATTENTION
 from nndiff.findings.hypotheses.convolutions import CONVOLUTIONS
-from nndiff.findings.hypotheses.elementwise import ELEMENTWISE
+from nndiff.findings.hypotheses.elementwise import ALONG_AXES, ELEMENTWISE
 from nndiff.findings.hypotheses.family import Family, Proof
 from nndiff.findings.hypotheses.gradients import GRADIENTS
 from nndiff.findings.hypotheses.inputs import INPUTS
 from nndiff.findings.hypotheses.known_vectors import KNOWN_VECTORS
 from nndiff.findings.hypotheses.layouts import LAYOUTS, REORDERED
 from nndiff.findings.hypotheses.masks import MASKS
+from nndiff.findings.hypotheses.narrowing import narrow_trial
 from nndiff.findings.hypotheses.norms import NORMS
 from nndiff.findings.hypotheses.parts import PARTS
 from nndiff.findings.hypotheses.positions import POSITIONS
@@ -27,7 +28,7 @@ from nndiff.result import Finding
 
 __all__ = ["FAMILIES", "Family", "Proof", "explain_trials"]
 
-FAMILIES: tuple[Family, ...] = (  # the most specific first: the first proof is given
+COMPUTATIONS: tuple[Family, ...] = (  # the most specific first: the first proof is given
     POSITIONS,
     WEIGHTS,
     NORMS,
@@ -41,38 +42,64 @@ FAMILIES: tuple[Family, ...] = (  # the most specific first: the first proof is 
     PARTS,
     KNOWN_VECTORS,
     ELEMENTWISE,
-    STRUCTURE,
-    REORDERED,
-    SKIPPED,
-    GRADIENTS,
 )
+# What is said of code as a whole. Weights that are all that differs come before it: a layer scaled down to nothing
+# looks as if it were skipped.
+STRUCTURES: tuple[Family, ...] = (STRUCTURE, ALONG_AXES, REORDERED, SKIPPED, GRADIENTS)
+FAMILIES = (*COMPUTATIONS, *STRUCTURES)
+# What may have made one of the parts that were joined.
+OF_PARTS: tuple[Family, ...] = (ACTIVATION_VARIANTS, CONVOLUTIONS, ELEMENTWISE, STRUCTURE)
 
 PROVEN = 0.98  # confidence of a cause that reproduces the candidate's numbers
 LEFT_OVER = 0.8  # of weights that are all that differs, where the numbers could not be computed
+UNEXPLAINED = 0.5  # of code of which only is known what it does not do
 
 
 def explain_trials(trials: Iterable[Trial]) -> Iterator[Finding]:
     """Yield for each own error its proven cause, else weights that alone differ, else what was ruled out."""
     trials = list(trials)
-    tried = [[family for family in FAMILIES if family.applies(trial)] for trial in trials]
-    proofs = []
-    for trial, families in zip(trials, tried, strict=True):
-        proofs.append(next(filter(None, (family.prove(trial) for family in families)), None))
+    explained = [_explain_trial(trial) for trial in trials]
     reordered = {
         trial.error.module
-        for trial, proof in zip(trials, proofs, strict=True)
-        if proof is not None and proof.cause is Cause.BLOCK_ORDER
+        for trial, (proof, _) in zip(trials, explained, strict=True)
+        if proof.cause is Cause.BLOCK_ORDER
     }
-    for trial, families, proof in zip(trials, tried, proofs, strict=True):
-        confidence = PROVEN
-        if proof is None:
-            proof, confidence = explain_by_weights(trial), LEFT_OVER
-        elif proof.cause is Cause.LAYER_SKIPPED and trial.error.module in reordered:
+    for trial, (proof, confidence) in zip(trials, explained, strict=True):
+        if proof.cause is Cause.LAYER_SKIPPED and trial.error.module in reordered:
             evidence = f"{proof.evidence}; what seems to be skipped runs later"
             proof = replace(proof, cause=Cause.BLOCK_ORDER, evidence=evidence)
-        if proof is None:
-            proof, confidence = _describe_unexplained(trial, families), 0.5
         yield Finding(proof.cause, _list_places(trial), proof.evidence, proof.repair, confidence)
+
+
+def _explain_trial(trial: Trial) -> tuple[Proof, float]:
+    """Return the cause of one own error and how sure it is."""
+    tried: list[Family] = []
+    proof = _prove_any(trial, COMPUTATIONS, tried)
+    if proof is not None:
+        return proof, PROVEN
+    proof = explain_by_weights(trial)
+    if proof is not None:
+        return proof, LEFT_OVER
+    proof = _prove_any(trial, STRUCTURES, tried)
+    if proof is not None:
+        return proof, PROVEN
+    narrowed = narrow_trial(trial)
+    if narrowed is not None:
+        proof = _prove_any(narrowed[0], OF_PARTS, [])
+        if proof is not None:
+            return replace(proof, evidence=f"{proof.evidence}; {narrowed[1]}"), PROVEN
+    return _describe_unexplained(trial, tried), UNEXPLAINED
+
+
+def _prove_any(trial: Trial, families: Iterable[Family], tried: list[Family]) -> Proof | None:
+    """Return the first proof; the families that were tried are added to `tried`."""
+    for family in families:
+        if family.applies(trial):
+            tried.append(family)
+            proof = family.prove(trial)
+            if proof is not None:
+                return proof
+    return None
 
 
 def _list_places(trial: Trial) -> tuple[str, ...]:
@@ -95,7 +122,11 @@ def _describe_unexplained(trial: Trial, tried: Iterable[Family]) -> Proof:
     place = f"the code of {error.candidate_module or 'the model'}"
     if error.after or error.before:
         place += f" between {error.after or 'its inputs'} and {error.before or 'its output'}"
-    return Proof(Cause.OWN_CODE, f"inputs equal{weights}{ruled_out}: {place}", f"compare {place} on both sides")
+    shapes = ""
+    if trial.reference.shape != trial.candidate.shape:
+        shapes = f", shape {trial.candidate.shape} in the candidate, {trial.reference.shape} in the reference"
+    evidence = f"inputs equal{weights}{ruled_out}{shapes}: {place}"
+    return Proof(Cause.OWN_CODE, evidence, f"compare {place} on both sides")
 
 
 def _are_equal(ours: object, theirs: object) -> bool:

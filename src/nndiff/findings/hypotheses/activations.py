@@ -19,6 +19,7 @@ from nndiff.findings.hypotheses.operands import (
     is_forward_trial,
     list_operands,
     list_round_numbers,
+    spread_values,
 )
 
 SAMPLED = 2048  # elements by which most functions are ruled out before all are computed
@@ -169,10 +170,12 @@ def list_forms(trial: Trial) -> Iterator[Form]:
                 yield from _list_orders(halves[0], halves[1], names, (given.name, "halves"))
                 names = f"{given.name}'s even elements", f"{given.name}'s odd elements"
                 yield from _list_orders(even, odd, names, (given.name, "interleaved"))
-    equal = [given for given in operands if given.tensor.shape == shape]
-    for gate, up in permutations(equal, 2):
-        text = f"f({_name_operand(gate)}) * {_name_operand(up)}"
-        yield Form(gate.values, up.values, text, tuple(sorted((gate.name, up.name))))
+    along = [(given, spread_values(given.values, shape)) for given in operands]
+    for (gate, gate_values), (up, up_values) in permutations(along, 2):
+        is_whole = shape in (gate.tensor.shape, up.tensor.shape)
+        if is_whole and gate_values is not None and up_values is not None:
+            text = f"f({_name_operand(gate)}) * {_name_operand(up)}"
+            yield Form(gate_values, up_values, text, tuple(sorted((gate.name, up.name))))
 
 
 def _name_operand(given: Given) -> str:

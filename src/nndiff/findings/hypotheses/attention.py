@@ -26,6 +26,7 @@ from nndiff.findings.hypotheses.attention_model import (
     split_heads,
 )
 from nndiff.findings.hypotheses.attention_search import (
+    LEAST_THETA,
     MOST_PRODUCTS,
     USUAL_SOFTCAPS,
     USUAL_THETAS,
@@ -36,6 +37,7 @@ from nndiff.findings.hypotheses.attention_search import (
     list_setups,
 )
 from nndiff.findings.hypotheses.family import Family, Proof
+from nndiff.findings.hypotheses.operands import SHORT_TYPES, list_round_numbers
 from nndiff.findings.hypotheses.places import Places, describe_places, fit_places
 from nndiff.relations.operations import MASKED_BELOW
 
@@ -73,7 +75,7 @@ def prove(trial: Trial) -> Proof | None:
     for setup in list_setups(trial):
         reference = identify_reference(setup)
         if reference is not None:
-            return _explain_candidate(setup, reference)
+            return _explain_candidate(setup, _solve_rotation(setup, reference))
     return None
 
 
@@ -94,6 +96,30 @@ def _explain_candidate(setup: Setup, reference: Attention) -> Proof | None:
         if both is not None and (proof := _check_change(setup, reference, both)):
             return proof
     return None
+
+
+def _solve_rotation(setup: Setup, reference: Attention) -> Attention:
+    """Return the attention with its rotation by given angles as one by theta, if they are of one theta.
+
+    The candidate may compute its angles itself, from another theta or for other positions.
+    """
+    rotation = reference.rotation
+    if rotation is None or rotation.table is None:
+        return reference
+    cosines, sines = (values[0] for values in setup.material.tables[rotation.table])
+    count = cosines.shape[-1]
+    if len(cosines) < 2 or count < 2:
+        return reference
+    turns = np.arctan2(sines, cosines)
+    steps = np.mod(turns[1] - turns[0], 2 * math.pi)  # of one position, for each frequency
+    if not 0 < steps[1] < 1:
+        return reference
+    for theta in list_round_numbers(float(steps[1]) ** -count):
+        computed = replace(rotation, table=None, theta=theta, width=2 * count)
+        solved = replace(reference, rotation=computed)
+        if setup.proves(solved, 0):
+            return solved
+    return reference
 
 
 def _explain_order(setup: Setup, reference: Attention) -> Proof | None:
@@ -160,6 +186,8 @@ def _list_changes(setup: Setup, reference: Attention) -> Iterator[Attention]:
     for scale in dict.fromkeys(scales):
         if not math.isclose(scale, reference.scale, rel_tol=1e-6):
             yield replace(reference, scale=scale)
+    for dtype in SHORT_TYPES:
+        yield replace(reference, softmax_type=dtype)
     for softcap in dict.fromkeys([None, *(number for number in numbers if number >= 1), *USUAL_SOFTCAPS]):
         if softcap != reference.softcap:
             yield replace(reference, softcap=softcap)
@@ -220,7 +248,7 @@ def _list_split_changes(reference: Attention) -> Iterator[Attention]:
 def _list_rotation_changes(reference: Attention, size: int, numbers: list[float]) -> Iterator[Attention]:
     rotation = reference.rotation
     if rotation is None:
-        for theta in dict.fromkeys([number for number in numbers if number >= 100] + [10000.0]):
+        for theta in dict.fromkeys([number for number in numbers if number >= LEAST_THETA] + list(USUAL_THETAS[:1])):
             for pairs in Channels:
                 added = Rotation(None, theta, pairs=pairs, spread=pairs)
                 yield replace(reference, rotation=added)
@@ -234,7 +262,7 @@ def _list_rotation_changes(reference: Attention, size: int, numbers: list[float]
     variants.append(replace(rotation, keys=False))
     variants.append(replace(rotation, queries=False))
     if rotation.table is None:
-        for theta in dict.fromkeys([number for number in numbers if number >= 100] + list(USUAL_THETAS)):
+        for theta in dict.fromkeys([number for number in numbers if number >= LEAST_THETA] + list(USUAL_THETAS)):
             variants.append(replace(rotation, theta=theta))
         for shift in range(-MOST_SHIFTED, MOST_SHIFTED + 1):
             if shift:
@@ -325,6 +353,9 @@ def _describe_change(setup: Setup, reference: Attention, candidate: Attention) -
         found.append(
             (Cause.SOFTCAP, f"scores are {theirs} in the candidate, {ours} in the reference", f"scores must be {ours}")
         )
+    if reference.softmax_type != candidate.softmax_type:
+        text = f"the softmax of scores is computed in {candidate.softmax_type} in the candidate"
+        found.append((Cause.LOW_PRECISION, text, "compute the softmax in the type that the reference does"))
     if reference.rotation != candidate.rotation:
         found.append(_describe_rotation(reference.rotation, candidate.rotation))
     masking = [
@@ -406,6 +437,13 @@ def _describe_masking(setup: Setup, reference: Attention, candidate: Attention) 
         rules.append(rule)
     if len(rules) == 2 and (proof := describe_places(rules[0], rules[1])):
         return proof
+    biases = [_adds_bias(setup, attention) for attention in (reference, candidate)]
+    if biases[0] != biases[1]:
+        text = "the candidate adds a bias to scores, the reference none"
+        if biases[0]:
+            text = "the candidate does not add to scores the bias that it is given"
+        repair = "add the bias to scores in the candidate" if biases[0] else "add no bias to scores in the candidate"
+        return Proof(Cause.BIAS_MISSING, text, repair)
     if candidate.mask is None and reference.mask is not None and candidate.causal == reference.causal:
         return Proof(Cause.PADDING_MASK, "the candidate ignores the mask it is given", "apply the mask")
     if candidate.mask == reference.mask and candidate.mask_mode != reference.mask_mode:
@@ -420,6 +458,14 @@ def _describe_masking(setup: Setup, reference: Attention, candidate: Attention) 
         )
         return Proof(Cause.CAUSAL_MASK, text, "apply the reference's causal mask")
     return None
+
+
+def _adds_bias(setup: Setup, attention: Attention) -> bool:
+    """Return True if what is added to the scores is no mask: numbers that neither leave places open nor close them."""
+    if attention.mask is None or attention.mask_mode is not MaskMode.ADDED:
+        return False
+    added = setup.material.masks[attention.mask]
+    return bool(np.any((added != 0) & (added > MASKED_BELOW)))
 
 
 def _find_open(setup: Setup, attention: Attention) -> Array:

@@ -10,9 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nndiff.relations.rounding import round_numbers
+
 Array = NDArray[Any]
 
 CLOSED = -1e30  # added to scores of closed places: far beyond any score, so that a row without open places is even
+LOWEST_SHORT = -60000.0  # scores below it are closed: float16 ends at -65504
 MOST_STEPS = 40  # of the search for a number; Newton's method needs a handful
 
 
@@ -86,6 +89,7 @@ class Attention:
     mask: int | None = None  # which of the given masks
     mask_mode: MaskMode = MaskMode.OPEN
     rotation: Rotation | None = None
+    softmax_type: str | None = None  # a shorter type that scores are rounded to, and probabilities too
     empty_rows: Literal["even", "zero"] = "even"  # what becomes of a query that sees no key
 
 
@@ -241,11 +245,16 @@ def attend(material: Material, attention: Attention, rows: Array | None = None) 
             scores = np.where((mask != 0) == (attention.mask_mode is MaskMode.OPEN), scores, CLOSED)
     if material.made == "scores":
         return np.asarray(scores)
+    if attention.softmax_type is not None:
+        rounded = round_numbers(np.maximum(scores, LOWEST_SHORT), attention.softmax_type).astype(np.float64)
+        scores = np.where(scores > LOWEST_SHORT, rounded, scores)  # what is closed stays closed
     highest = scores.max(-1, keepdims=True)
     weights = np.exp(scores - highest)
     weights /= weights.sum(-1, keepdims=True)
     if attention.empty_rows == "zero":
         weights *= highest > CLOSED / 2
+    if attention.softmax_type is not None:
+        weights = round_numbers(weights, attention.softmax_type).astype(np.float64)
     if material.made == "probabilities":
         return np.asarray(weights)
     return _merge_heads(material, weights @ values[:, owners])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from itertools import permutations, product
 from typing import Literal
@@ -37,6 +38,14 @@ PROBED_ROWS = 4  # queries on which an attention is tried first
 USUAL_HEADS = (64, 128, 32, 80, 96, 16, 8, 4, 256)  # channels of a head
 USUAL_SOFTCAPS = (50.0, 30.0, 20.0)
 USUAL_THETAS = (10000.0, 500000.0, 1000000.0, 100000.0, 160000.0, 5000000.0, 10000000.0, 50000.0, 1000.0, 100.0)
+ROTATED_SHARES = (0.5, 0.25, 0.4, 0.75)  # of a head: those of models in use
+LEAST_THETA = 100.0  # settings below it are no theta
+MOST_THETAS = 4  # settings that are tried as theta
+MOST_COUNTED = 16  # heads: every number up to it is tried
+MOST_SOFTCAPS = 2  # settings that are tried as softcap
+CAPPED = (5.0, 200.0)  # between which a setting may be a softcap
+LEAST_SCALE = 1e-4  # settings below it are an eps
+NEAR_ONE = 1e-2  # how far sums of chances and squares on a circle may be from 1 in a short type
 SAME_ANGLE = 1e-6  # by which halves of given cosines may differ: they are copies
 
 Form = Literal["plain", "time first", "heads first", "heads last", "rows"]
@@ -162,7 +171,7 @@ def list_setups(trial: Trial) -> Iterator[Setup]:
 
 def _are_chances(values: Array) -> bool:
     """Return True if every row adds up to 1, as probabilities do."""
-    return bool((values >= 0).all()) and bool(np.allclose(values.sum(-1), 1.0, atol=1e-2))
+    return bool((values >= 0).all()) and bool(np.allclose(values.sum(-1), 1.0, atol=NEAR_ONE))
 
 
 def _read_sizes(shape: tuple[int, ...], form: Form) -> tuple[int, int]:
@@ -232,11 +241,11 @@ def _list_tables(trial: Trial) -> list[tuple[Array, Array]]:
     circles = [values[0, 0] if values.shape[:2] == (1, 1) and values.ndim == 4 else values for values in circles]
     circles = [values if values.ndim == 3 else values[None] for values in circles if values.ndim in (2, 3)]
     for values in circles:
-        if np.iscomplexobj(values) and np.allclose(np.abs(values), 1.0, atol=1e-2):
+        if np.iscomplexobj(values) and np.allclose(np.abs(values), 1.0, atol=NEAR_ONE):
             tables.append((values.real, values.imag))
     real = [values for values in circles if not np.iscomplexobj(values)]
     for cosines, sines in permutations(real, 2):
-        if cosines.shape == sines.shape and np.allclose(cosines**2 + sines**2, 1.0, atol=1e-2):
+        if cosines.shape == sines.shape and np.allclose(cosines**2 + sines**2, 1.0, atol=NEAR_ONE):
             half = cosines.shape[-1] // 2
             for parts in ((slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))):
                 if half and cosines.shape[-1] % 2 == 0 and _are_copies(cosines, *parts) and _are_copies(sines, *parts):
@@ -313,76 +322,111 @@ def identify_reference(setup: Setup) -> Attention | None:
 
 
 def _list_attentions(setup: Setup) -> Iterator[Attention]:
+    """Yield attentions, the likeliest first: tensors in order, known numbers of heads, choices that are not rare."""
+    counts = list_head_counts(setup, list_setting_values(setup.trial))
+    for group, heads, rarity in product(_list_parts(setup), counts, Rarity):
+        for base, size in _list_sizes(setup, group, heads):
+            yield from _list_choices(setup, base, size, rarity)
+
+
+class Rarity(Enum):
+    """Say which choices are tried: none that are rare, RoPE of a part of each head, windows and softcaps."""
+
+    PLAIN = 0
+    PARTLY_ROTATED = 1
+    LIMITED = 2
+
+
+def _list_sizes(setup: Setup, group: Iterable[Parts], counts: Iterable[int]) -> Iterator[tuple[Attention, int]]:
+    """Yield where queries, keys and values may be, in how many heads, and the channels of a head."""
     numbers = list_setting_values(setup.trial)
-    material = setup.material
-    for (query, key, value), heads in product(_list_parts(setup), list_head_counts(setup, numbers)):
-        groups = _list_group_counts(setup, query, key, heads, numbers)
-        for count in groups:
+    for (query, key, value), heads in product(group, counts):
+        for count in _list_group_counts(setup, query, key, heads, numbers):
             base = Attention(query, key, value, heads, count)
-            if material.probabilities is not None:
-                yield base
-                continue
-            size = _measure_head(setup, base)
-            if size is None:
-                continue
-            rotations = list_rotations(setup, size, numbers)
-            places = list(list_places(setup, numbers))
-            softcaps = list_softcaps(numbers)
-            scales = list_scales(setup, size, heads, numbers)
-            for rotation, place, softcap, scale in product(rotations, places, softcaps, scales):
-                causal, window, mask, mode = place
-                yield replace(
-                    base, rotation=rotation, causal=causal, window=window, mask=mask, mask_mode=mode,
-                    softcap=softcap, scale=scale,
-                )  # fmt: skip
+            size = 0 if setup.material.probabilities is not None else _measure_head(setup, base)
+            if size is not None:
+                yield base, size
 
 
-def _list_parts(setup: Setup) -> Iterator[tuple[Part, Part, Part]]:
-    """Yield where queries, keys and values may be: in three tensors in order first, then fused, then in any order."""
+def _list_choices(setup: Setup, base: Attention, size: int, rarity: Rarity) -> Iterator[Attention]:
+    """Yield attentions of these heads with every choice of one rarity."""
+    if setup.material.probabilities is not None:
+        if rarity is Rarity.PLAIN:
+            yield base
+        return
+    numbers = list_setting_values(setup.trial)
+    rotations = list_rotations(setup, size, numbers)
+    if rarity is Rarity.PARTLY_ROTATED:
+        rotations = list(_list_partial_rotations(rotations, size, numbers))
+    places = list(list_places(setup, numbers))
+    softcaps = list_softcaps(size, numbers)
+    scales = list_scales(setup, size, base.heads, numbers)
+    for rotation, place, softcap, scale in product(rotations, places, softcaps, scales):
+        causal, window, mask, mode = place
+        if (window is not None or softcap is not None) == (rarity is Rarity.LIMITED):
+            yield replace(
+                base, rotation=rotation, causal=causal, window=window, mask=mask, mask_mode=mode, softcap=softcap,
+                scale=scale,
+            )  # fmt: skip
+
+
+def _list_partial_rotations(
+    rotations: Iterable[Rotation | None], size: int, numbers: Iterable[float]
+) -> Iterator[Rotation]:
+    """Yield rotations of the first channels of each head alone."""
+    widths = [int(number) for number in numbers if 1 < number < size and number % 2 == 0]
+    widths += [int(share * size) for share in ROTATED_SHARES if share * size % 2 == 0]
+    for rotation, width in product(rotations, dict.fromkeys(widths)):
+        if rotation is not None and rotation.table is None:
+            yield replace(rotation, width=width)
+
+
+Parts = tuple[Part, Part, Part]  # queries, keys, values
+
+
+def _list_parts(setup: Setup) -> list[list[Parts]]:
+    """Return where queries, keys and values may be: in three tensors in order first, then fused, then in any order."""
     sources = setup.material.sources
     count = len(sources)
     if setup.material.probabilities is not None:
+        values = []
         for source in reversed(range(count)):
-            whole = Part(source, slot=2)
-            yield whole, whole, whole
-            for layout in FUSED_LAYOUTS:
-                part = Part(source, layout, 2, 3)
-                yield part, part, part
-        return
-    triples = sorted(permutations(range(count), 3), key=lambda triple: triple != tuple(sorted(triple)))
-    in_order = [triple for triple in triples if triple == tuple(sorted(triple))]
-    for triple in reversed(in_order):  # the last are what the others went into
-        yield Part(triple[0]), Part(triple[1], slot=1), Part(triple[2], slot=2)
-    for source in reversed(range(count)):
-        for layout in FUSED_LAYOUTS:
-            parts = [Part(source, layout, slot, 3) for slot in range(3)]
-            yield parts[0], parts[1], parts[2]
+            values += [Part(source, slot=2), *(Part(source, layout, 2, 3) for layout in FUSED_LAYOUTS)]
+        return [[(part, part, part) for part in values]]
+    in_order: list[Parts] = []
+    others: list[Parts] = []
+    for triple in permutations(range(count), 3):
+        parts = Part(triple[0]), Part(triple[1], slot=1), Part(triple[2], slot=2)
+        (in_order if triple == tuple(sorted(triple)) else others).append(parts)
+    in_order.reverse()  # the last are what the others went into
+    fused: list[Parts] = []
+    for source, layout in product(reversed(range(count)), FUSED_LAYOUTS):
+        fused.append((Part(source, layout, 0, 3), Part(source, layout, 1, 3), Part(source, layout, 2, 3)))
     for query, both in permutations(range(count), 2):
         for layout in (Layout.JOINED, Layout.BY_HEAD):
-            parts = [Part(both, layout, slot, 2) for slot in (1, 2)]
-            yield Part(query), parts[0], parts[1]
-    for triple in triples[len(in_order) :]:
-        yield Part(triple[0]), Part(triple[1], slot=1), Part(triple[2], slot=2)
+            fused.append((Part(query), Part(both, layout, 1, 2), Part(both, layout, 2, 2)))
+    return [in_order, fused, others]
 
 
-def list_head_counts(setup: Setup, numbers: Iterable[float]) -> list[int]:
-    """Return how many heads there may be: by settings, then by usual sizes."""
+def list_head_counts(setup: Setup, numbers: Iterable[float]) -> tuple[list[int], list[int]]:
+    """Return how many heads there may be: by shapes and settings, and by usual sizes."""
     made = setup.trial.reference.shape
     if setup.material.made != "output" or setup.form == "heads first":
-        return [made[1]]
+        return [made[1]], []
     if setup.form == "heads last":
-        return [made[2]]
+        return [made[2]], []
     if setup.material.probabilities is not None:
-        return [setup.material.probabilities.shape[1]]
+        return [setup.material.probabilities.shape[1]], []
     apart = {values.shape[axis] for values in setup.material.sources if values.ndim == 4 for axis in (1, 2)}
     width = made[-1]
-    settings = [int(number) for number in numbers if number >= 1 and number == int(number)]
-    counts = [count for count in apart if width % count == 0]
-    counts += [number for number in settings if width % number == 0]
-    counts += [width // number for number in settings if width % number == 0]
-    usual = [width // size for size in USUAL_HEADS if width % size == 0]
-    counts = counts or [*usual, *(count for count in range(1, 17) if width % count == 0)]
-    return list(dict.fromkeys([count for count in counts if count > 1] + [1]))
+    settings = [int(number) for number in numbers if number > 1 and number == int(number)]
+    known = [count for count in apart if count > 1 and width % count == 0]
+    known += [number for number in settings if width % number == 0]
+    known += [width // number for number in settings if width % number == 0 and width > number]
+    usual = [width // size for size in USUAL_HEADS if width % size == 0 and width > size]
+    usual += [count for count in range(2, MOST_COUNTED + 1) if width % count == 0]
+    known = list(dict.fromkeys(known))
+    return known, [count for count in dict.fromkeys([*usual, 1]) if count not in known]
 
 
 def _list_group_counts(setup: Setup, query: Part, key: Part, heads: int, numbers: Iterable[float]) -> list[int]:
@@ -415,8 +459,9 @@ def list_rotations(setup: Setup, size: int, numbers: Iterable[float]) -> list[Ro
             rotations.append(Rotation(table, pairs=pairs, spread=pairs))
     rotations.append(None)
     if not setup.material.tables and size % 2 == 0:
-        settings = [number for number in numbers if number >= 100]
-        thetas = [*settings, 10000.0] if len(settings) < 4 else [10000.0, *settings[:4]]
+        settings = [number for number in numbers if number >= LEAST_THETA]
+        usual = USUAL_THETAS[:1]
+        thetas = [*settings, *usual] if len(settings) < MOST_THETAS else [*usual, *settings[:MOST_THETAS]]
         for theta in dict.fromkeys(thetas):
             for pairs in Channels:
                 rotations.append(Rotation(None, theta, pairs=pairs, spread=pairs))
@@ -445,12 +490,13 @@ def list_places(setup: Setup, numbers: Iterable[float]) -> Iterator[Place]:
             yield 0, window, mask_number, mode
 
 
-def list_softcaps(numbers: Iterable[float]) -> list[float | None]:
-    """Return where scores may be capped: nowhere, or at a number of the settings."""
-    return [None, *(number for number in numbers if 5.0 <= number <= 200.0 and number != 64.0)][:3]
+def list_softcaps(size: int, numbers: Iterable[float]) -> list[float | None]:
+    """Return where scores may be capped: nowhere, or at a number of the settings that is not the size of a head."""
+    settings = [number for number in numbers if CAPPED[0] <= number <= CAPPED[1] and number != size]
+    return [None, *settings[:MOST_SOFTCAPS]]
 
 
 def list_scales(setup: Setup, size: int, heads: int, numbers: Iterable[float]) -> list[float]:
     """Return by what scores may be multiplied: the usual factor, those of the settings, and those of mistakes."""
-    scales = [size**-0.5, *(number for number in numbers if 0 < number < 1 and number > 1e-4)]
+    scales = [size**-0.5, *(number for number in numbers if LEAST_SCALE < number < 1)]
     return list(dict.fromkeys([*scales, 1.0, 1.0 / size]))

@@ -12,6 +12,7 @@ from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.family import Family, Proof
 from nndiff.findings.hypotheses.layers import list_layers, read_weights
 from nndiff.findings.hypotheses.operands import (
+    SHORT_TYPES,
     Array,
     can_read,
     has_few_numbers,
@@ -27,7 +28,6 @@ FEWEST_PER_PLACE = 4  # elements that share one factor or number: fewer fit by t
 FEWEST_AT_LIMIT = 4  # elements at the limit that is taken for a clamp
 FEWEST_DROPPED = 8  # elements that are zero on one side only
 MOST_DEVIATIONS = 5.0  # standard errors by which the share of dropped elements may miss its probability
-SHORT_TYPES = ("bfloat16", "float16")
 BISECTIONS = 200  # halvings that solve for a cap
 
 
@@ -57,13 +57,20 @@ def prove_elementwise(trial: Trial) -> Proof | None:
         prove_clamp,
         prove_unit_rows,
         prove_low_precision,
-        prove_row_shift,
-        prove_along_axis,
     ):
         proof = prove(trial)
         if proof is not None:
             return proof
     return None
+
+
+def prove_along(trial: Trial) -> Proof | None:
+    """Return the number for each row, or the factor for each place along an axis: so many explain a lot."""
+    if trial.error.slot.is_gradient or has_few_numbers(trial.reference_values):
+        return None
+    if not (np.isfinite(trial.reference_values).all() and np.isfinite(trial.candidate_values).all()):
+        return None
+    return prove_row_shift(trial) or prove_along_axis(trial)
 
 
 def prove_not_finite(trial: Trial) -> Proof | None:
@@ -391,3 +398,4 @@ def prove_low_precision(trial: Trial) -> Proof | None:
 
 
 ELEMENTWISE = Family("factor, shift, limit or rounding", may_be_elementwise, prove_elementwise)
+ALONG_AXES = Family("number for each row or place", may_be_elementwise, prove_along)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from nndiff.findings.hypotheses.operands import (
 )
 
 FEWEST_PER_CHANNEL = 8  # elements of a channel that show its factor and its shift
+NEAR_DEVIATION = 1e-2  # relative: by which eps, or n - 1 for n, may move a deviation of 1
 MOST_CHANNELS = 4  # of an image: along longer axes one factor for each place explains too much
 
 
@@ -34,7 +35,7 @@ def prove_inputs(trial: Trial) -> Proof | None:
         return None
     if not (np.isfinite(trial.reference_values).all() and np.isfinite(trial.candidate_values).all()):
         return None
-    for prove in (prove_preprocessing, prove_emphasis, prove_flip):
+    for prove in (prove_preprocessing, prove_standardised, prove_emphasis, prove_flip):
         proof = prove(trial)
         if proof is not None:
             return proof
@@ -88,6 +89,10 @@ def list_model_inputs(trial: Trial) -> Iterator[tuple[str, Array]]:
         if not can_read(tensor) or tensor.count != trial.reference.count or tensor.dtype.kind in ("bool", "complex"):
             continue
         values = tensor.numpy().astype(np.float64)
+        if values.ndim != len(shape) and [size for size in values.shape if size > 1] == [
+            size for size in shape if size > 1
+        ]:
+            yield name, values.reshape(shape)  # an axis of one channel was added
         for axes in ((*range(values.ndim),), (0, 3, 1, 2), (0, 2, 3, 1), (2, 0, 1)):
             if len(axes) == values.ndim and values.transpose(axes).shape == shape:
                 yield name, values.transpose(axes)
@@ -120,6 +125,38 @@ def prove_preprocessing(trial: Trial) -> Proof | None:
                 if theirs is not None and trial.gives_candidate(theirs.run(values)):
                     evidence = f"the candidate computes {theirs} of `{name}`, the reference {ours}"
                     return Proof(Cause.PREPROCESSING, evidence, f"prepare `{name}` as {ours}")
+    return None
+
+
+def is_standardised(values: Array, made: Array, gives: Callable[[Array], bool]) -> bool:
+    """Return True if each sample was made of mean 0 and deviation 1; what is added to the variance is solved for."""
+    rows, wanted = (side.reshape(len(side), -1) for side in (values, made))
+    if rows.shape[1] < FEWEST_PER_CHANNEL:
+        return False
+    centered = rows - rows.mean(1, keepdims=True)
+    energies = np.square(centered).sum(1)
+    if not energies.all():
+        return False
+    gains = (centered * wanted).sum(1) / energies
+    is_one = np.abs(gains * centered.std(1) - 1) < NEAR_DEVIATION
+    return bool(is_one.all()) and gives((gains[:, None] * centered).reshape(made.shape))
+
+
+def prove_standardised(trial: Trial) -> Proof | None:
+    """Return that one side alone makes each sample have mean 0 and deviation 1."""
+    if trial.reference.shape != trial.candidate.shape or len(trial.reference.shape) < 2:
+        return None
+    made = trial.reference_values, trial.candidate_values
+    gives = trial.gives_reference, trial.gives_candidate
+    for name, values in list_model_inputs(trial):
+        standardised = [is_standardised(values, made[side], gives[side]) for side in (0, 1)]
+        if standardised[0] == standardised[1] or not gives[standardised.index(False)](values):
+            continue
+        sides = ("reference", "candidate") if standardised[0] else ("candidate", "reference")
+        evidence = (
+            f"the {sides[0]} gives each sample of `{name}` mean 0 and deviation 1, the {sides[1]} leaves it as it is"
+        )
+        return Proof(Cause.PREPROCESSING, evidence, f"prepare `{name}` as the reference does")
     return None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nndiff.diagnosis.trials import Given, Trial
+from nndiff.findings.hypotheses.operands import can_read, spread_values
 
 Array = NDArray[Any]
 
@@ -31,13 +32,13 @@ class Term:
 
 
 def list_terms(trial: Trial, shape: tuple[int, ...]) -> list[Term]:
-    """Return the given tensors of a shape, each once: dropout and identity hand on what they are given."""
+    """Return the given tensors that go along a shape, each once: dropout and identity hand on what they are given."""
     terms: list[Term] = []
     for given in trial.given:
-        if given.tensor.shape != shape or given.tensor.dtype.kind != "float":
+        if given.tensor.dtype.kind != "float" or not can_read(given.tensor):
             continue
-        values = given.values
-        if not np.isfinite(values).all() or not values.any():
+        values = spread_values(given.values, shape)
+        if values is None or not np.isfinite(values).all() or not values.any():
             continue
         same = next((place for place, term in enumerate(terms) if np.array_equal(term.values, values)), None)
         if same is None:
@@ -86,7 +87,7 @@ def list_usual_factors(width: int, numbers: Iterable[float] = ()) -> list[float]
 
 def add_up(terms: Sequence[Term], factors: Mapping[int, float]) -> Array:
     """Return the sum."""
-    total: Array = np.zeros_like(terms[0].values)
+    total: Array = np.zeros(terms[0].values.shape)
     for place, factor in factors.items():
         total += factor * terms[place].values
     return total

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 
 LARGEST_TRIED = 1 << 24  # elements of a tensor that hypotheses are tried on
 MOST_GIVEN = 6  # tensors tried as operands: the arguments and what was computed last
+SHORT_TYPES = ("bfloat16", "float16")  # that are tried where numbers may have been rounded
 FEWEST_NUMBERS = 8  # distinct numbers: fewer follow from others by too many rules
 
 
@@ -50,6 +51,22 @@ def list_operands(trial: Trial) -> Iterator[Given]:
         if key not in seen:
             seen.add(key)
             yield given
+
+
+def spread_values(values: Array, shape: tuple[int, ...]) -> Array | None:
+    """Return numbers as they are added to or multiplied with a larger tensor; None if they do not go along it.
+
+    Numbers for each channel of an image, [batch, channels], go along [batch, channels, height, width] too.
+    """
+    if values.shape == shape:
+        return values
+    if values.ndim < 2 or values.size == math.prod(shape):
+        return None
+    for spread in (values.shape, values.shape + (1,) * (len(shape) - values.ndim)):
+        fits = len(spread) == len(shape) and all(size in (1, full) for size, full in zip(spread, shape, strict=True))
+        if fits:
+            return np.broadcast_to(values.reshape(spread), shape)
+    return None
 
 
 def has_few_numbers(values: Array) -> bool:

@@ -35,10 +35,12 @@ SAMPLED = 512  # elements by which tables are told apart; all are compared then
 def applies(trial: Trial) -> bool:
     """Return True if a tensor has a place for each position, or holds positions itself."""
     shape = trial.reference.shape
-    if trial.error.slot.is_gradient or trial.candidate.shape != shape or not 0 < trial.reference.count <= LARGEST_TABLE:
+    if trial.error.slot.is_gradient or not 0 < trial.reference.count <= LARGEST_TABLE:
         return False
     kind = trial.reference.dtype.kind
-    return (kind == "int" and len(shape) >= 1) or (kind == "float" and len(shape) >= 2)
+    if kind == "int":
+        return len(shape) >= 1 and trial.candidate.shape[-1:] == shape[-1:]
+    return kind == "float" and len(shape) >= 2 and trial.candidate.shape == shape
 
 
 def prove(trial: Trial) -> Proof | None:
@@ -56,26 +58,29 @@ def prove(trial: Trial) -> Proof | None:
 
 def _explain_numbers(trial: Trial) -> Proof | None:
     """Return how positions are counted otherwise: from another number on, or padding included."""
-    reference, candidate = trial.reference_values, trial.candidate_values
+    try:
+        # those of one sample hold for all
+        reference, candidate = np.broadcast_arrays(trial.reference_values, trial.candidate_values)
+    except ValueError:
+        return None
     steps = np.diff(reference, axis=-1)
     if reference.shape[-1] < 2 or not np.all((steps == 0) | (steps == 1)) or not steps.any():
         return None
     shift = float((candidate - reference).flat[0])
-    if shift and trial.gives_candidate(reference + shift):
+    if shift and np.array_equal(candidate, reference + shift):
         text = f"positions begin at {candidate.min():g} in the candidate, at {reference.min():g} in the reference"
         return Proof(Cause.POSITION_OFFSET, text, f"begin positions at {reference.min():g}")
-    counts = dict(_count_positions(trial))
-    ours = next((text for text, values in counts.items() if trial.gives_reference(values)), None)
-    theirs = next((text for text, values in counts.items() if trial.gives_candidate(values)), None)
+    counts = dict(_count_positions(trial, reference.shape))
+    ours = next((text for text, values in counts.items() if np.array_equal(values, reference)), None)
+    theirs = next((text for text, values in counts.items() if np.array_equal(values, candidate)), None)
     if ours and theirs and ours != theirs:
         text = f"positions are counted {theirs} in the candidate, {ours} in the reference"
         return Proof(Cause.POSITION_OFFSET, text, f"count positions {ours}")
     return None
 
 
-def _count_positions(trial: Trial) -> Iterator[tuple[str, Array]]:
+def _count_positions(trial: Trial, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
     """Yield usual ways of counting positions."""
-    shape = trial.reference.shape
     plain = np.broadcast_to(np.arange(shape[-1], dtype=np.float64), shape)
     for start in range(MOST_SHIFTED):
         yield f"from {start} on, padding included", plain + start

@@ -84,7 +84,7 @@ def explain_by_weights(trial: Trial) -> Proof | None:
     if get_source_line(ours) != get_source_line(theirs) or compare_settings(ours, theirs):
         return None
     prefix, candidate_prefix = (f"{path}." if path else "" for path in (module, trial.error.candidate_module))
-    called = {trial.error.before.removeprefix(prefix), *(given.name.partition("@")[0] for given in trial.inner)}
+    called = {trial.error.before.removeprefix(prefix), *(given.name.partition("@")[0] for given in trial.inner)} - {""}
     explained = {}
     for name, tensor in trial.model_weights[0].items():
         local = name.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Move the weights and inputs of a model by half a unit of rounding, at random, and put the weights back."""
+"""Move the weights and inputs of a model by half a unit of rounding, or in memory, and put the weights back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,30 @@ _BITS = {
     torch.bfloat16: torch.int16,
     torch.float16: torch.int16,
 }
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of axes of a weight
 _CLASSES = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no memory of its own
+
+
+@contextmanager
+def weights_in_channels_last(model: torch.nn.Module) -> Iterator[None]:
+    """Lay the weights of convolutions out channels last, so that other kernels run.
+
+    Those sum in another order, as half a unit of rounding in weights and inputs never makes them do. A weight that
+    shares its memory with another tensor stays as it is.
+    """
+    laid_out: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+    try:
+        for weight in model.parameters():
+            layout = _CHANNELS_LAST.get(weight.ndim)
+            if layout is None or not _can_be_moved(weight.data) or not _owns_memory(weight.data):
+                continue
+            if not weight.is_contiguous(memory_format=layout):
+                laid_out.append((weight, weight.data))
+                weight.data = weight.data.contiguous(memory_format=layout)
+        yield
+    finally:
+        for weight, original in laid_out:
+            weight.data = original
 
 
 @contextmanager
@@ -59,6 +82,11 @@ def _can_be_moved(tensor: torch.Tensor) -> bool:
         return False
     is_expanded = any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
     return (tensor.dtype in _BITS or tensor.is_complex()) and not is_expanded
+
+
+def _owns_memory(tensor: torch.Tensor) -> bool:
+    """Return True if no other tensor can be a part of the same memory."""
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def _is_exact(tensor: torch.Tensor) -> bool:

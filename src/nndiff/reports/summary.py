@@ -152,7 +152,7 @@ def _describe_relations(comparison: Comparison) -> str:
     detail = ", ".join(f"{number:,} {words}" for words, number in counts.most_common())
     total = len(comparison.pairs)
     aside = f"; {plural(exceptions, 'exception')}" if exceptions else ""
-    return f"same weights, {' and '.join(kinds)}: {total:,} of {total:,} explained ({detail}){aside}"
+    return f"same weights, {', '.join(kinds)}: {total:,} of {total:,} explained ({detail}){aside}"
 
 
 def _list_differences(totals: Totals, unit: str) -> list[str]:

@@ -32,6 +32,7 @@ from nndiff.verdict import Outcome, RelationKind
 
 if TYPE_CHECKING:  # what only recordings need
     from nndiff.diagnosis.replay import OwnErrors
+    from nndiff.diagnosis.replay_calls import Key
     from nndiff.diagnosis.replay_partners import Partner
     from nndiff.diagnosis.trials import Trial
     from nndiff.recording.reader import Recording
@@ -288,6 +289,7 @@ def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnError
 
     findings: list[Finding] = []
     trials: list[Trial] = []
+    calls: list[Key | None] = []
     first_in_call: dict[tuple[str, int], int] = {}  # where the first error of a call is
     causes: dict[int, set[str]] = {}
     for trial, call, finding in zip(own.trials, own.calls, explain_trials(own.trials), strict=True):
@@ -306,8 +308,9 @@ def _explain_errors(own: OwnErrors, label: str) -> tuple[list[Finding], OwnError
             first = first_in_call.setdefault(call, len(trials))
             causes.setdefault(first, set()).add(finding.cause)
         trials.append(trial)
+        calls.append(call)
         findings.append(replace(finding, candidate=label))
-    return findings, OwnErrors(tuple(trials), own_by_name=own.own_by_name)
+    return findings, OwnErrors(tuple(trials), tuple(calls), own.own_by_name)
 
 
 def _attach_own(comparison: Comparison, label: str, own: OwnErrors) -> Iterator[Pair]:

@@ -158,8 +158,8 @@ class Related:
 
 
 def count_noise(error: float, noise: float | None) -> float | None:
-    """Return an error as a multiple of the noise floor; None where the floor was not measured."""
-    if noise is None:
+    """Return an error as a multiple of the noise floor; None where that was not measured or is infinite."""
+    if noise is None or math.isinf(noise):
         return None
     if noise == 0:
         return 0.0 if error == 0 else math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -34,6 +34,7 @@ import nndiff
 from gradients import slightly
 from helpers import nndiff as run_command
 from nndiff.errors import NndiffError, UsageError
+from nndiff.findings import hypotheses
 from nndiff.result import NoteSlug, PartingReason
 from nndiff.tensors import Slot
 
@@ -654,3 +655,77 @@ def test_weights_that_a_recording_knows_by_their_digests_serve_experiments(net, 
     assert name_modules(result) == ["layers.1.norm", "layers.2.attention.out"]
     assert list_proven(result) == ["norm-eps", "own-code"], "which weights it had, nobody can tell"
     assert "weights differ (weight)" in result.findings[1].evidence
+
+
+class Ties(nn.Module):
+    """Two equal halves: which is the larger is for rounding to decide, so that the noise floor is infinite."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.layer, self.top, self.head = nn.Linear(8, 6), Largest(factor), nn.Linear(6, 3)
+        with torch.no_grad():
+            self.layer.weight[3:] = self.layer.weight[:3]
+            self.layer.bias[3:] = self.layer.bias[:3]
+
+    def forward(self, x):
+        return self.head(torch.exp(self.top(self.layer(x))))
+
+
+class Largest(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return (x * self.factor).masked_fill(x < x.max(-1, keepdim=True).values, -torch.inf)
+
+
+def test_an_infinite_noise_floor_hides_no_error():
+    reference, candidate = Ties(1.0), Ties(1.5)
+    candidate.load_state_dict(reference.state_dict())
+    result = nndiff.compare(reference, candidate, inputs=torch.randn(20, 8, generator=torch.Generator().manual_seed(1)))
+    (pair,) = [pair for pair in result.pairs if pair.name == "top:output"]
+    assert pair.noise == torch.inf
+    assert name_modules(result) == ["top"]
+    assert pair.own_times_noise is None
+
+
+class Encoder(nn.GRU):
+    """A GRU by another name, with something that it learns besides."""
+
+    def __init__(self, extra):
+        super().__init__(5, 6, batch_first=True)
+        self.extra, self.start = extra, nn.Parameter(torch.zeros(1, 1, 6))
+
+    def forward(self, x):
+        made, _ = super().forward(x, self.start.expand(1, len(x), 6).contiguous())
+        return made + self.extra * torch.sin(made * x.std())
+
+
+class Encoding(nn.Module):
+    def __init__(self, extra, eps):
+        super().__init__()
+        self.norm, self.encoder = nn.LayerNorm(5, eps=eps), Encoder(extra)
+
+    def forward(self, x):
+        return self.encoder(self.norm(x * 0.01))
+
+
+def test_a_module_that_no_hypothesis_fits_takes_no_other_cause_away(monkeypatch):
+    reference, candidate = Encoding(0.0, 1e-5), Encoding(0.5, 1e-3)
+    candidate.load_state_dict(reference.state_dict())
+    inputs = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setenv("NNDIFF_TRACEBACK", "1")  # what a hypothesis does not expect is raised
+    result = nndiff.compare(reference, candidate, inputs=inputs)
+    assert name_modules(result) == ["norm", "encoder"]
+    assert [finding.cause for finding in result.findings[:2]] == ["norm-eps", "own-code"]
+
+    def fail(trial):
+        raise ValueError("shapes do not fit")
+
+    monkeypatch.delenv("NNDIFF_TRACEBACK")
+    norms = next(family for family in hypotheses.COMPUTATIONS if family.name == "norm variant")
+    monkeypatch.setattr(hypotheses, "COMPUTATIONS", (replace(norms, prove=fail), *hypotheses.COMPUTATIONS))
+    assert [finding.cause for finding in nndiff.compare(reference, candidate, inputs=inputs).findings[:1]] == [
+        "norm-eps"
+    ]

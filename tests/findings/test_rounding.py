@@ -315,3 +315,54 @@ def test_other_inputs_are_no_rounding(tmp_path):
     result = compare(*paths, tolerance="noise")
     assert result.first_divergence.slot is Slot.MODEL_INPUT
     assert not found(result)
+
+
+def explain_masked(one, other, **given):
+    other.load_state_dict(one.state_dict())
+    return [each for each in compare(one, other, inputs=given).findings if each.cause == "masked-positions"]
+
+
+class Filled(nn.Module):
+    """Put another number where an input says so; nothing mixes positions."""
+
+    def __init__(self, fill, select):
+        super().__init__()
+        self.fill, self.select = fill, select
+
+    def forward(self, x, types):
+        return torch.where(self.select(types)[..., None], x + self.fill, x)
+
+
+@pytest.mark.parametrize("types", [[[0, 0, 0, 1, 1], [0, 0, 1, 1, 1]], [[1, 0, 1, 0, 1], [0, 0, 1, 1, 1]]])
+def test_token_types_and_features_are_no_padding(types):
+    sides = Filled(0.0, lambda kept: kept == 0), Filled(1.0, lambda kept: kept == 0)
+    assert not explain_masked(*sides, x=torch.randn(2, 5, 3), types=torch.tensor(types))
+
+
+@pytest.mark.parametrize(("positions", "count"), [(9, 0), (7, 1)])
+def test_lengths_have_an_input_of_the_longest(positions, count):
+    def select(lengths):
+        return torch.arange(7) >= lengths[:, None]
+
+    class Labelled(Filled):
+        def forward(self, x, types):
+            return super().forward(x[:, :7], types)
+
+    given = {"x": torch.randn(3, positions, 4), "types": torch.tensor([7, 2, 4])}
+    assert len(explain_masked(Labelled(0.0, select), Labelled(1.0, select), **given)) == count
+
+
+def test_another_dtype_is_not_at_masked_positions():
+    class Half(nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.dtype = dtype
+
+        def forward(self, x, mask):
+            return (x * 2).to(self.dtype)
+
+    mask = (torch.arange(7) < 5).long().expand(3, 7).contiguous()
+    given = {"x": torch.randint(0, 9, (3, 7)).float(), "mask": mask}
+    result = compare(Half(torch.float32), Half(torch.float16), inputs=given, strict_dtype=True)
+    assert result.exit_code == 1
+    assert not [each for each in result.findings if each.cause == "masked-positions"]

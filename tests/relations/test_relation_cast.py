@@ -115,3 +115,12 @@ def test_a_tensor_of_several_blocks_is_read_in_all_of_them():
     one = draw(1000, 1000)
     other = one.to(torch.bfloat16)
     assert_gives_bits(prove(one, other), [one], [other])
+
+
+def test_nan_is_no_evidence():
+    few = torch.ones(500)
+    few[0] = float("nan")
+    assert prove(few + 1e-5, few) is None
+    one = draw(500)
+    one[0] = float("nan")
+    assert prove(one, one.to(torch.bfloat16).float()) is not None

@@ -56,10 +56,10 @@ def read_held_weights(
 
 
 def _list_held(tensors: Mapping[str, TensorRef]) -> dict[str, TensorRef]:
-    """Return the parameters and buffers a model began with, by name."""
+    """Return the parameters and buffers a model began with, by name, whose elements were kept."""
     held = {}
     for tensor in tensors.values():
-        if tensor.site.slot in (Slot.PARAM, Slot.BUFFER_BEFORE):
+        if tensor.site.slot in (Slot.PARAM, Slot.BUFFER_BEFORE) and not tensor.missing:
             held[f"{tensor.site.module}.{tensor.site.tensor}".lstrip(".")] = tensor
     return held
 

@@ -56,8 +56,9 @@ class TriedSite:
 
     @property
     def floor(self) -> float | None:
-        """Return the noise floor; None where it was not measured."""
-        return self.reference.trace.noise
+        """Return the noise floor; None where it was not measured, or is infinite: that says nothing."""
+        noise = self.reference.trace.noise
+        return noise if noise is not None and math.isfinite(noise) else None
 
     @property
     def is_out(self) -> bool:

@@ -1,4 +1,4 @@
-"""Differences at padded positions only: what a model computes there is thrown away."""
+"""Differences at padded positions only, where what a model computes may be thrown away."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def find_masked_positions(case: Case) -> Iterator[Finding]:
         pair = site.pair
         if pair.verdict is not Verdict.DIFFERENT or pair.shape[0] != pair.shape[1] or site.slot is Slot.MODEL_INPUT:
             continue
+        if pair.differs_only_in_dtype:
+            continue
         read += site.reference.count
         is_readable = not (site.reference.missing or site.candidate.missing)
         if not is_readable or site.reference.count > _LARGEST_READ or read > _MOST_READ:
@@ -65,6 +67,7 @@ def find_masked_positions(case: Case) -> Iterator[Finding]:
 
 def _read_paddings(case: Case) -> Iterator[_Padding]:
     """Yield what model inputs leave out; singleton axes do not count."""
+    shapes = [site.reference.shape for site in case.run.pairs if site.slot is Slot.MODEL_INPUT]
     for site in case.run.pairs:
         tensor = site.reference
         if site.slot is not Slot.MODEL_INPUT or tensor.missing or not site.passed or tensor.count > _LARGEST_READ:
@@ -73,11 +76,13 @@ def _read_paddings(case: Case) -> Iterator[_Padding]:
         if len(sizes) == 2:
             mask = read_wide(tensor).reshape(sizes)
             for value in _list_left_out(np.unique(mask).tolist(), tensor.dtype.kind == "bool"):
-                yield _Padding(mask == value, f"{tensor.name} is {value:g}")
+                if is_padding(mask == value):
+                    yield _Padding(mask == value, f"{tensor.name} is {value:g}")
         elif len(tensor.shape) == 1 and tensor.dtype.kind == "int":
             lengths = tensor.numpy()
             longest = int(lengths.max(initial=0))
-            if 0 <= lengths.min(initial=0) < longest and longest * len(lengths) <= _LARGEST_READ:
+            is_length = any(shape[:1] == tensor.shape and longest in shape[1:] for shape in shapes)
+            if is_length and 0 <= lengths.min(initial=0) < longest and longest * len(lengths) <= _LARGEST_READ:
                 yield _Padding(np.arange(longest) >= lengths[:, None], f"positions are beyond {tensor.name}")
 
 
@@ -89,6 +94,17 @@ def _list_left_out(values: list[float], is_boolean: bool) -> tuple[float, ...]:
     if values == [0, 1]:
         return (0, 1) if is_boolean else (0,)
     return (values[0],) if len(values) == 2 and values[0] <= MASKED_BELOW and values[1] == 0 else ()
+
+
+def is_padding(is_out: NDArray[np.bool_]) -> bool:
+    """Return True if positions (batch, position) that are left out are the end of each sample, or the beginning.
+
+    Token types are 0 at the beginning of each sample as well; padding leaves the longest sample whole.
+    """
+    is_kept = ~is_out
+    at_end = bool((is_kept[:, :-1] >= is_kept[:, 1:]).all())
+    at_beginning = bool((is_kept[:, :-1] <= is_kept[:, 1:]).all())
+    return at_end or (at_beginning and bool(is_kept.all(1).any()))
 
 
 def _list_places(selected: NDArray[np.bool_], shape: tuple[int, ...]) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from nndiff.diagnosis.modules import get_source_line
 from nndiff.diagnosis.replay import OwnErrors
 from nndiff.diagnosis.trials import Trial
 from nndiff.findings.causes import Cause
+from nndiff.findings.hypotheses.operands import have_equal_values
 from nndiff.findings.settings import compare_settings
 from nndiff.result import Finding, FirstDivergence, InputState, OwnError, Pair, PartingReason, WeightsAtSite
 from nndiff.tensors import Slot
@@ -40,14 +41,13 @@ def choose_first_divergence(
 def _describe_place(trial: Trial, pairs: Mapping[str, Pair]) -> FirstDivergence:
     error = trial.error
     pair = pairs.get(error.name)
-    later = [other.order for other in pairs.values() if other.sites and other.name == error.before]
     sites = trial.reference.site, trial.candidate.site
     is_elsewhere = sites[0].module != error.module
     return FirstDivergence(
         candidate=error.candidate,
         name=error.name,
         candidate_name=error.candidate_name,
-        order=pair.order if pair is not None else min(later, default=0),
+        order=pair.order if pair is not None else error.order,
         slot=error.slot,
         reason=PartingReason.OWN_ERROR,
         verdict=pair.verdict if pair is not None else Verdict.DIFFERENT,
@@ -77,7 +77,7 @@ def _compare_weights(trial: Trial) -> WeightsAtSite | None:
             alone[0 if theirs is None else 1].append(f"{module}.{name}".lstrip("."))
             continue
         common += 1
-        if ours.trace.digest != theirs.trace.digest:
+        if not have_equal_values(ours, theirs):
             differing.append(f"{trial.error.module}.{name}".lstrip("."))
     differing += [f"{trial.error.module}.{name}".lstrip(".") for name in trial.unread_weights]
     common += len(trial.unread_weights)
@@ -111,7 +111,8 @@ class Cancelled:
             return False
         modules = {error.module for error in (*self.errors, *self.takers)}
         owners = [place.partition(":")[0] for place in finding.where]
-        return all(owner in modules or owner.rpartition(".")[0] in modules for owner in owners)
+        # a tensor of a module, or what is inside it; everything is inside the model itself
+        return all(owner in modules or owner.rpartition(".")[0] in modules - {""} for owner in owners)
 
 
 def find_cancelled(own: OwnErrors, pairs: Sequence[Pair]) -> Cancelled:

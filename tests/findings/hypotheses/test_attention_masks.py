@@ -35,9 +35,9 @@ def write(opened: torch.Tensor, form: str) -> torch.Tensor:
     return opened if form == "open" else ~opened
 
 
-def explain(reference: torch.Tensor, candidate: torch.Tensor):
+def explain(reference: torch.Tensor, candidate: torch.Tensor, inputs: dict[str, torch.Tensor] | None = None):
     gap = (reference.double() - candidate.double()).nan_to_num(0.0).abs().max().item()
-    trial = build_trial(nn.Identity(), nn.Identity(), reference, candidate, [], 0.0, gap)
+    trial = build_trial(nn.Identity(), nn.Identity(), reference, candidate, [], 0.0, gap, model_inputs=inputs)
     return MASKS.prove(trial) if MASKS.applies(trial) else None
 
 
@@ -102,3 +102,10 @@ def test_places_at_random_have_no_cause(seed):
     candidate = torch.from_numpy(random.random((2, 1, 9, 9)) < 0.5)
     assert explain(reference, candidate) is None
     assert explain(torch.randn(2, 1, 9, 9), torch.randn(2, 1, 9, 9)) is None
+
+
+def test_a_square_mask_beside_an_input_of_its_shape_may_be_either():
+    kept = torch.arange(5)[None] <= torch.arange(5)[:, None]  # samples of 1 to 5 positions, or causality
+    inputs = {"input_ids": torch.zeros(5, 5, dtype=torch.int64)}
+    assert explain(kept, torch.ones(5, 5, dtype=torch.bool)).cause == Cause.CAUSAL_MASK
+    assert explain(kept, torch.ones(5, 5, dtype=torch.bool), inputs) is None

@@ -56,15 +56,6 @@ def test_no_gradient_in_part(shape):
     assert (proof.cause, "all others agree" in proof.evidence) == (Cause.GRADIENTS_MISSING, True)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_path_that_is_cut_and_one_that_goes_straight(shape):
-    wire, rest = draw(*shape, seed=2), draw(*shape)
-    assert explain(rest + wire, rest, wire).cause == Cause.GRADIENTS_MISSING
-    assert explain(rest, rest + wire, wire).cause == Cause.GRADIENTS_MISSING
-    assert explain(rest * wire, wire, wire).cause == Cause.GRADIENTS_ONLY
-    assert explain(wire, rest * wire, wire).cause == Cause.GRADIENTS_ONLY
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_other_gradients_get_no_cause(seed):
     values, other = draw(4, 16), draw(4, 16, seed=seed + 2)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from nndiff.diagnosis.trials import Trial
 from nndiff.findings.causes import Cause
@@ -19,6 +22,7 @@ from nndiff.findings.hypotheses.layouts import LAYOUTS, REORDERED
 from nndiff.findings.hypotheses.masks import MASKS
 from nndiff.findings.hypotheses.narrowing import narrow_trial
 from nndiff.findings.hypotheses.norms import NORMS
+from nndiff.findings.hypotheses.operands import have_equal_values
 from nndiff.findings.hypotheses.parts import PARTS
 from nndiff.findings.hypotheses.positions import POSITIONS
 from nndiff.findings.hypotheses.recurrences import RECURRENCES
@@ -58,7 +62,8 @@ UNEXPLAINED = 0.5  # of code of which only is known what it does not do
 def explain_trials(trials: Iterable[Trial]) -> Iterator[Finding]:
     """Yield for each own error its proven cause, else weights that alone differ, else what was ruled out."""
     trials = list(trials)
-    explained = [_explain_trial(trial) for trial in trials]
+    with np.errstate(all="ignore"):  # what is infinite on both sides proves nothing, and is no reason to warn
+        explained = [_explain_trial(trial) for trial in trials]
     reordered = {
         trial.error.module
         for trial, (proof, _) in zip(trials, explained, strict=True)
@@ -73,7 +78,7 @@ def explain_trials(trials: Iterable[Trial]) -> Iterator[Finding]:
 
 def _explain_trial(trial: Trial) -> tuple[Proof, float]:
     """Return the cause of one own error and how sure it is."""
-    tried: list[Family] = []
+    tried: list[str] = []
     proof = _prove_any(trial, COMPUTATIONS, tried)
     if proof is not None:
         return proof, PROVEN
@@ -91,14 +96,24 @@ def _explain_trial(trial: Trial) -> tuple[Proof, float]:
     return _describe_unexplained(trial, tried), UNEXPLAINED
 
 
-def _prove_any(trial: Trial, families: Iterable[Family], tried: list[Family]) -> Proof | None:
-    """Return the first proof; the families that were tried are added to `tried`."""
+def _prove_any(trial: Trial, families: Iterable[Family], tried: list[str]) -> Proof | None:
+    """Return the first proof; the names of the families that were tried are added to `tried`.
+
+    A family that does not know what to do with tensors of some shape proves nothing and rules nothing out: it must not
+    take the causes of all other modules with it.
+    """
     for family in families:
-        if family.applies(trial):
-            tried.append(family)
+        try:
+            if not family.applies(trial):
+                continue
             proof = family.prove(trial)
-            if proof is not None:
-                return proof
+        except (ArithmeticError, LookupError, ValueError):
+            if os.environ.get("NNDIFF_TRACEBACK"):
+                raise
+            continue
+        if proof is not None:
+            return proof
+        tried.append(family.name)
     return None
 
 
@@ -109,16 +124,15 @@ def _list_places(trial: Trial) -> tuple[str, ...]:
     return (error.module, error.name) if is_elsewhere else (error.name,)
 
 
-def _describe_unexplained(trial: Trial, tried: Iterable[Family]) -> Proof:
+def _describe_unexplained(trial: Trial, tried: Sequence[str]) -> Proof:
     """Return what is known of an error without a proven cause: what is equal, what it is not, where it happens."""
     error = trial.error
-    differing = [name for name, (ours, theirs) in trial.weights.items() if not _are_equal(ours, theirs)]
+    differing = [name for name, (ours, theirs) in trial.weights.items() if not have_equal_values(ours, theirs)]
     differing += trial.unread_weights
     weights = f", weights differ ({', '.join(differing)})" if differing else ", weights equal"
     if not differing and not trial.model_weights[0]:
         weights = ""  # nothing is known of them
-    kinds = [family.name for family in tried]
-    ruled_out = f", no {' or '.join(kinds)}" if kinds else ""
+    ruled_out = f", no {' or '.join(tried)}" if tried else ""
     place = f"the code of {error.candidate_module or 'the model'}"
     if error.after or error.before:
         place += f" between {error.after or 'its inputs'} and {error.before or 'its output'}"
@@ -127,11 +141,3 @@ def _describe_unexplained(trial: Trial, tried: Iterable[Family]) -> Proof:
         shapes = f", shape {trial.candidate.shape} in the candidate, {trial.reference.shape} in the reference"
     evidence = f"inputs equal{weights}{ruled_out}{shapes}: {place}"
     return Proof(Cause.OWN_CODE, evidence, f"compare {place} on both sides")
-
-
-def _are_equal(ours: object, theirs: object) -> bool:
-    from nndiff.tensors import TensorRef
-
-    if not (isinstance(ours, TensorRef) and isinstance(theirs, TensorRef)):
-        return ours is theirs
-    return ours.trace.digest == theirs.trace.digest and ours.shape == theirs.shape

@@ -164,7 +164,7 @@ def list_setups(trial: Trial) -> Iterator[Setup]:
         sources = [values for values in sources if len(values) == batch and values.ndim in (3, 4)]
         material = _gather_material(trial, sources, (batch, time, None))
         yield Setup(trial, material, form)
-        for chances in squares:
+        for chances in (square for square in squares if len(square) == batch):
             values = [source for source in sources if source.shape != chances.shape]
             yield Setup(trial, Material(values[-MOST_SOURCES:], [], [], chances), form)
 

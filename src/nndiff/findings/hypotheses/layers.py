@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from nndiff.diagnosis.modules import get_class, get_settings
+from nndiff.diagnosis.modules import get_settings
 from nndiff.diagnosis.tensor_values import read_wide
 from nndiff.diagnosis.trials import Trial
 from nndiff.findings.hypotheses.normalisation import choose_tensors, identify_norms
 from nndiff.findings.hypotheses.norms import read_eps
 from nndiff.findings.hypotheses.operands import Array, can_read, list_operands, pair_own_weights
-from nndiff.findings.hypotheses.recurrent import run_recurrent
+from nndiff.findings.hypotheses.recurrent import read_recurrent_kind, run_recurrent
 from nndiff.findings.hypotheses.spatial import convolve, convolve_transposed, read_sizes, read_window
 
 Weights = Mapping[str, Array]
@@ -81,7 +81,7 @@ def list_layers(trial: Trial, side: int, prepare: Callable[[Array], Array] = kee
         elif matrix:
             yield from _list_convolutions(trial, side, values, matrix, bias)
         if "weight_ih_l0" in weights:
-            yield from _list_recurrent(trial, side, values)
+            yield from _list_recurrent(trial, side, values, weights)
         yield from _list_norms(trial, side, values, weights)
         if len(weights) == 1:
             (name,) = weights
@@ -130,11 +130,11 @@ def _list_convolutions(trial: Trial, side: int, values: Array, matrix: str, bias
     yield Layer("convolution", compute)
 
 
-def _list_recurrent(trial: Trial, side: int, values: Array) -> Iterator[Layer]:
-    kind = get_class(trial.modules[side]).lower()
-    kind = next((known for known in ("lstm", "gru") if known in kind), "rnn")
+def _list_recurrent(trial: Trial, side: int, values: Array, weights: Weights) -> Iterator[Layer]:
+    kind = read_recurrent_kind(weights)
     batch_first = bool(get_settings(trial.modules[side]).get("batch_first"))
-    yield Layer(kind, lambda held: run_recurrent(kind, values, held, batch_first))
+    if kind is not None:
+        yield Layer(kind, lambda held: run_recurrent(kind, values, held, batch_first))
 
 
 def _list_norms(trial: Trial, side: int, values: Array, weights: Weights) -> Iterator[Layer]:

@@ -7,13 +7,13 @@ from itertools import permutations
 
 import numpy as np
 
-from nndiff.diagnosis.modules import get_class, get_settings
+from nndiff.diagnosis.modules import get_settings
 from nndiff.diagnosis.trials import Trial
 from nndiff.findings.causes import Cause
 from nndiff.findings.hypotheses.family import Family, Proof
 from nndiff.findings.hypotheses.layers import Weights, read_weights
 from nndiff.findings.hypotheses.operands import Array, is_forward_trial, list_operands
-from nndiff.findings.hypotheses.recurrent import run_recurrent
+from nndiff.findings.hypotheses.recurrent import read_recurrent_kind, run_recurrent
 
 _GATES = {"lstm": "ifgo", "gru": "rzn"}
 
@@ -25,10 +25,11 @@ def is_recurrent(trial: Trial) -> bool:
 
 def prove_recurrence(trial: Trial) -> Proof | None:
     """Return how the candidate runs the reference's layer differently."""
-    name, settings = get_class(trial.modules[0]).lower(), get_settings(trial.modules[0])
-    kind = next((known for known in _GATES if known in name), "rnn")
-    batch_first = bool(settings.get("batch_first"))
+    batch_first = bool(get_settings(trial.modules[0]).get("batch_first"))
     weights = read_weights(trial, 0)
+    kind = read_recurrent_kind(weights)
+    if kind is None:
+        return None
     for given in list_operands(trial):
         made = run_recurrent(kind, given.values, weights, batch_first)
         if made is None or not trial.gives_reference(made):
@@ -59,7 +60,8 @@ def list_variants(
             continue
         moved = {}
         for name, held in weights.items():
-            moved[name] = np.concatenate([np.split(held, len(gates))[place] for place in order])
+            is_gated = name.startswith(("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            moved[name] = np.concatenate([np.split(held, len(gates))[place] for place in order]) if is_gated else held
         names = "".join(gates[order.index(place)] for place in range(len(gates)))
         evidence = f"the candidate takes the gates in the order {names}, the reference in the order {gates}"
         proof = Proof(Cause.GATE_ORDER, evidence, "take the gates in the reference's order")

@@ -1,4 +1,4 @@
-"""LSTM and GRU in NumPy: what a layer of some weights makes of a sequence."""
+"""LSTM, GRU and RNN of tanh in NumPy: what a layer of some weights makes of a sequence."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ MOST_STEPS = 4096  # steps of a sequence that are computed one after the other
 def sigmoid(x: Array) -> Array:
     """Return 1 / (1 + exp(-x))."""
     return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
+
+
+def read_recurrent_kind(weights: Mapping[str, Array]) -> str | None:
+    """Return whether weights are those of an LSTM, a GRU or a plain RNN, by the number of their gates."""
+    on_input, on_state = weights.get("weight_ih_l0"), weights.get("weight_hh_l0")
+    if on_input is None or on_state is None or on_state.ndim != 2 or len(on_input) != len(on_state):
+        return None
+    return {4: "lstm", 3: "gru", 1: "rnn"}.get(len(on_state) / on_state.shape[1])
 
 
 def run_recurrent(

@@ -158,7 +158,7 @@ def _explain_pooling(trial: Trial) -> Proof | None:
         if given.tensor.dtype.kind != "float" or len(given.tensor.shape) != len(shape) + 1:
             continue
         values = given.values
-        if (*values.shape[:1], *values.shape[2:]) != shape:
+        if (*values.shape[:1], *values.shape[2:]) != shape or not values.size:
             continue
         pooled = list(_pool_sequence(trial, values))
         ours = next((text for text, taken in pooled if trial.gives_reference(taken)), None)

@@ -65,10 +65,12 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
         patch.setenv("COLUMNS", "100")
+        for file in folder.glob("*.py"):
+            patch.delitem(sys.modules, file.stem, raising=False)  # of other examples, by the same name
         runpy.run_path("checkpoints.py", run_name="__main__")
         yield folder
-    for file in folder.glob("*.py"):
-        sys.modules.pop(file.stem, None)
+        for file in folder.glob("*.py"):
+            sys.modules.pop(file.stem, None)
 
 
 @pytest.mark.usefixtures("tour")

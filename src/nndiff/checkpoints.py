@@ -14,7 +14,7 @@ from nndiff.proofs import NOT_SEARCHED, RelatedTensors, apply_relation, make_rel
 from nndiff.result import CANDIDATE, REFERENCE, Leftover, Rules
 from nndiff.tensors import Shape, TensorRef
 from nndiff.tolerance import Tolerance
-from nndiff.verdict import Verdict
+from nndiff.verdict import RelationKind, Verdict
 
 MOST_HINTS = 8  # relations of tensors of the same shapes that are tried first
 
@@ -48,7 +48,8 @@ class CheckpointSearch:
     def prove_pair(self, site: SitePair) -> SitePair:
         """Return a pair, with the relation that makes it agree where it differs and one is proven."""
         pair = site.pair
-        if pair.verdict.passed or pair.related or pair.verdict is Verdict.NOT_COMPARED:
+        is_explained = pair.related is not None and pair.related.relation.kind is not RelationKind.TIED
+        if pair.verdict.passed or is_explained or pair.verdict is Verdict.NOT_COMPARED:
             return site
         if pair.stored is not None and pair.stored.nonfinite_ref != pair.stored.nonfinite_cand:
             return site  # overflow is no rounding

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from nndiff.comparison import CompareOptions, Progress, run_plans
 from nndiff.errors import NndiffError, UsageError
 from nndiff.plan import Plan, plan_comparison
-from nndiff.recording.format.noise import NOISE_DRAWS
 from nndiff.relations import Relation
 from nndiff.relations.fold_operations import TakeBehind
 from nndiff.result import (
@@ -27,7 +26,7 @@ from nndiff.result import (
 )
 from nndiff.sources import Source
 from nndiff.tensors import Slot
-from nndiff.tolerance import Tolerance
+from nndiff.tolerance import NOISE_DRAWS, Tolerance
 from nndiff.verdict import Outcome, RelationKind
 
 if TYPE_CHECKING:  # what only recordings need

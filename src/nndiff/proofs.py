@@ -320,7 +320,7 @@ def _find_tied(
                 metrics = measure_related(relation, [sides[0]], [sides[1]], bounds.atol, bounds.rtol)
                 tied = apply_relation(pair, relation, metrics, rules)
                 # where its twin is rounded, or has rows added, so has the tensor: that is still to be proven
-                pair = tied if tied.verdict.passed else replace(pair, stored=metrics)
+                pair = tied if tied.verdict.passed else replace(tied, stored=metrics)
             yield leftover.side, tensor, SitePair(pair, *sides)
             break
 

@@ -17,6 +17,7 @@ DEFAULT_RTOL = 1e-5
 
 # Multiples of the noise floor: harmless rewrites stay below 4, faults begin at 24.
 NOISE_FACTOR = 8.0
+NOISE_DRAWS = 2  # runs that measure the floor: more cost a run each and raise the largest movement by little
 
 # (rtol, atol) by dtype: the defaults of torch.testing.assert_close, which are about the square
 # root of the type's precision. The less precise side of a pair decides.

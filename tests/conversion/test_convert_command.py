@@ -166,6 +166,16 @@ def test_tensors_the_map_does_not_know_are_told(tmp_path: Path, capsys: pytest.C
     assert "1 only in the reference" in capsys.readouterr().out
 
 
+def test_what_names_alone_decided_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"v": np.ones(3, np.float32)}
+    sides = [save(tmp_path / f"{seed}.safetensors", {**draw(seed, w=(4, 6)), **same}) for seed in (0, 1)]
+    plan, new = str(tmp_path / "map.json"), str(tmp_path / "new.safetensors")
+    assert main(["map", *sides, "-o", plan]) == 1
+    capsys.readouterr()
+    assert main(["convert", sides[0], "--map", plan, "-o", new]) == 0
+    assert "not proven, by names and shapes alone, as values differed: 1 tensor (w)" in capsys.readouterr().out
+
+
 def test_unused_tensors_are_told_when_a_map_is_applied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, candidate, _ = make_sides(tmp_path)
     extra = save(tmp_path / "extra.safetensors", {**draw(0, w=(4, 6), b=(3,)), "old": np.ones(5, np.float32)})

@@ -82,6 +82,9 @@ def run(args: argparse.Namespace) -> int:
             lines.append(f"wrote {printable(file.path)}: {plural(file.tensors, 'tensor')}, {format_size(file.nbytes)}")
         if len(written) > 1:
             lines.append(f"wrote {printable(get_index_path(args.output))}")
+        unproven = [printable(entry.target, 80) for entry in conversion.entries if not entry.proven]
+        if unproven:
+            lines.append(f"not proven, by names and shapes alone, as values differed: {counted(unproven, 'tensor')}")
         print_text("\n".join(lines) + "\n")
     return 0
 

@@ -14,8 +14,8 @@ from nndiff.commands.progress import ProgressBar
 from nndiff.commands.trouble import describe_error, wants_traceback
 from nndiff.errors import ModelError, UserCodeError
 from nndiff.models.kinds import FORMS
-from nndiff.recording.format.noise import NOISE_DRAWS
 from nndiff.text import counted, plural, printable
+from nndiff.tolerance import NOISE_DRAWS
 
 if TYPE_CHECKING:
     from nndiff.models import ModelSpec

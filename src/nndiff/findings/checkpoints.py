@@ -21,6 +21,7 @@ from nndiff.text import first_few
 from nndiff.verdict import RelationKind, Verdict
 
 CHOSEN_BY_LAYER = (RelationKind.TIED, RelationKind.CAST, RelationKind.QUANTISED)
+UNDONE = frozenset({RelationKind.LAYOUT, RelationKind.SCALE, RelationKind.SHIFT})  # nothing is lost
 MOST_PATTERNS = 3  # patterns of names that a finding spells out
 
 
@@ -59,8 +60,12 @@ def find_relations(plan: Plan, pairs: Sequence[SitePair], everything: Sequence[s
         specifics = f" ({first_few(known, MOST_PATTERNS, '; ')})" if known else ""
         evidence = f"{summarize_names(names, everything)}: {sentence}{specifics}"
         related = sites[0].pair.related
-        kinds = ",".join(kind.value for kind in related.relation.kinds) if related is not None else ""
-        repair = "" if accepted else f"convert with nndiff map and nndiff convert, or --accept {kinds}"
+        kinds = related.relation.kinds if related is not None else ()
+        accept = f"or --accept {','.join(kind.value for kind in kinds)}"
+        repair = f"convert the reference again, {accept}"
+        if UNDONE.issuperset(kinds):
+            repair = f"nndiff map CAND REF -o map.json, nndiff convert CAND --map map.json; {accept}"
+        repair = "" if accepted else repair
         yield Finding(cause, tuple(site.pair.name for site in sites), evidence, repair, 1.0, harmless=accepted)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from nndiff.errors import SourceError
 
-NOISE_DRAWS = 2  # more cost a run each and raise the largest movement by little
-
 
 def read_noise_floors(where: str, meta: Mapping[str, Any]) -> dict[str, float]:
     """Return the noise floor of every site that has one, by name; raise SourceError if they are no floors."""

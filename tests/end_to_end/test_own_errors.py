@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody writes it
 from test_planted_faults import (
     BACKWARD,
     FORWARD,
@@ -729,3 +730,41 @@ def test_a_module_that_no_hypothesis_fits_takes_no_other_cause_away(monkeypatch)
     assert [finding.cause for finding in nndiff.compare(reference, candidate, inputs=inputs).findings[:1]] == [
         "norm-eps"
     ]
+
+
+class Feeding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(12, 20), nn.Linear(12, 20), nn.Linear(20, 12)
+
+    def forward(self, x):
+        return x + self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class FusedFeeding(nn.Module):
+    def __init__(self, gated, activation):
+        super().__init__()
+        self.both, self.out, self.activation = nn.Linear(12, 40), copy.deepcopy(gated.down), activation
+        with torch.no_grad():
+            self.both.weight.copy_(torch.cat([gated.gate.weight, gated.up.weight]))
+            self.both.bias.copy_(torch.cat([gated.gate.bias, gated.up.bias]))
+
+    def forward(self, x):
+        gate, up = self.both(x).chunk(2, -1)
+        return x + self.out(self.activation(gate) * up)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_faults_behind_fused_layers_are_found_in_every_block(flipped):
+    torch.manual_seed(0)
+    plain = nn.Sequential(*(Feeding() for _ in range(3)))
+    activations = (F.gelu, F.silu, F.relu)
+    port = nn.Sequential(*(FusedFeeding(*both) for both in zip(plain, activations, strict=True)))
+    sides = (port, plain) if flipped else (plain, port)
+    result = nndiff.compare(*sides, inputs=torch.randn(2, 7, 12))
+    assert name_modules(result) == ["0", "2"]
+    assert [finding.cause for finding in result.findings[:2]] == ["activation", "activation"]
+    with torch.no_grad():
+        port[1].both.weight[3] *= 1.5  # a wrong part of a fused layer hides what comes behind it in its block
+    result = nndiff.compare(*sides, inputs=torch.randn(2, 7, 12))
+    assert not {"0", "2"} - set(name_modules(result))

@@ -20,9 +20,10 @@ from nndiff.diagnosis.tried_sites import TriedSite, measure_sites
 from nndiff.plan import Plan
 from nndiff.recording.format.weights import read_held_tensors
 from nndiff.recording.reader import Recording
+from nndiff.relations import fused
 from nndiff.result import FirstDivergence, Method, OwnError, Pair, count_noise
-from nndiff.tensors import MODEL, Site, Slot, TensorRef
-from nndiff.tolerance import Tolerance
+from nndiff.tensors import MODEL, Slot, TensorRef
+from nndiff.tolerance import NOISE_FACTOR, Tolerance
 from nndiff.verdict import Verdict
 
 _FORWARD = (Slot.INPUT, Slot.OUTPUT)
@@ -135,14 +136,29 @@ class _ReplayedRun:
                 self._inputs.setdefault((tensor.site.module, tensor.site.call), []).append(tensor)
 
     def _list_wrong_parts(self, pairs: Iterable[Pair]) -> Iterator[tuple[str, int]]:
-        """Yield the candidate's modules with a wrong part of a fused layer, and when each returned."""
+        """Yield the candidate's modules with a wrong part of a fused layer, and when each returned.
+
+        A part that differs in the ordinary run may only pass on what was wrong before: the replay tells.
+        """
+        differing: dict[str, Pair] = {}
         for pair in pairs:
-            if pair.method is not Method.PARTS or pair.slot is not Slot.OUTPUT or pair.verdict.passed or not pair.sites:
+            if pair.method is Method.PARTS and pair.slot is Slot.OUTPUT and not pair.verdict.passed:
+                differing[pair.reference_name], differing[pair.candidate_name] = pair, pair
+        for layer in self.plan.alignment.fused:
+            wrong = [differing[name] for name in layer.parts if name in differing]
+            if not wrong:
                 continue
-            site = pair.sites[1]
-            returned = self.candidates.get(Site(site.module, Slot.OUTPUT, site.call, site.path).name)
-            if returned is not None:
-                yield site.module, returned.trace.order
+            names = ([layer.whole], layer.parts) if layer.whole_is_reference else (layer.parts, [layer.whole])
+            made = [self.candidates[name] for name in names[1] if name in self.candidates]
+            if not self._makes_parts([self.references[name] for name in names[0]], made, wrong[0]):
+                for tensor in made:
+                    yield tensor.site.module, tensor.trace.order
+
+    @staticmethod
+    def _makes_parts(references: Sequence[TensorRef], made: Sequence[TensorRef], pair: Pair) -> bool:
+        """Return True if a fused layer of one side makes what its parts on the other side do."""
+        floor = pair.noise if pair.noise is not None and math.isfinite(pair.noise) else 0.0
+        return fused.prove(references, made, max(pair.atol, NOISE_FACTOR * floor), pair.rtol) is not None
 
     def _pair_sites(self, partners: Mapping[str, Partner]) -> dict[str, TriedSite]:
         """Return the sites to try by the candidate's name: all that have a partner, in the order of execution."""
